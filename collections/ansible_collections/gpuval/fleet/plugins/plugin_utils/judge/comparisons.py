@@ -1,8 +1,8 @@
-"""Each figure of a node beside that of the other nodes of its kind: advice on what no criterion compares.
+"""Compare each figure of a node with that of similar nodes, and warn of outliers in figures that no criterion compares.
 
-A figure is compared as the logarithm of its ratio to the median of its part (gpu:3 with gpu:3). A node is named that is
-on the worse side by more than the margin (``comparisons`` of the stage's traits) and more spreads than healthy nodes
-reach: the good side of all figures of a SKU shows how long their tails are, and a slow node does not touch it.
+A figure is compared as the logarithm of its ratio to the median of the same part (gpu:3 with gpu:3). A node is an
+outlier if it is worse by more than the margin (``comparisons`` of the stage's traits) and by more spreads than healthy
+nodes reach. How far these reach is learned from figures better than the median, which a slow node does not change.
 """
 
 import math
@@ -23,18 +23,18 @@ from .entries import Entry, gang_of, own_entry
 from .peer_groups import revision_words
 from .peer_statistics import deviation_text
 
-#: The least number of nodes that are compared: fewer do not show which of them is right.
+#: Fewer nodes than this are not compared: they would not show which of them is right.
 MIN_NODES = 4
-#: Expected number of figures beyond the limit in a fleet without faults.
+#: In a fleet without faults, so many figures are expected to be flagged as outliers by chance.
 EXPECTED_FALSE = 0.01
-#: Tails begin at ``TAIL`` spreads. Until a fleet shows its own tails, they fall as a power law with ``EXPONENT``,
-#: like normal noise whose spread is known from few nodes. ``PRIOR``: how many figures this assumption counts as.
+#: The tails of a distribution of figures begin at ``TAIL`` spreads. Until a fleet shows its own tails, they are assumed
+#: to fall as a power law with ``EXPONENT``. ``PRIOR``: how many figures this assumption counts as.
 TAIL, EXPONENT, PRIOR = 3.0, 9.0, 5
-#: Cap on one figure's part in the tails: a figure that is far too good (a cached model) makes no long tails.
+#: Cap on how much one figure lengthens the estimated tails: a figure far too good (a cached model) is no evidence.
 MAX_EXCESS = math.log(4)
-#: An eighth of the values at each end is left out of the spread; the rest of normal noise has this share of it.
+#: The spread is that of values without an eighth at each end. Normal noise cut so keeps this share of its deviation.
 TRIMMED, TRIMMED_DEVIATION = 8, 0.6
-#: As many nodes' measurements the usual spread of similar figures counts, beside the figure's own.
+#: Weight, in nodes, of the usual spread of similar figures when it is averaged with a figure's own spread.
 USUAL_NODES = 8
 #: The ratio that stands for a figure of 0, whose logarithm does not exist.
 LEAST_RATIO = 1e-6
@@ -45,7 +45,8 @@ _REMEDY = (
 
 
 class FigureKey(NamedTuple):
-    """Which figure it is. ``kind``: what the compared nodes share, SKU first. ``scope``: node, gpu, rank or link."""
+    """Identifies a figure that nodes are compared by. ``kind``: what these nodes share, SKU first. ``scope``: node,
+    gpu, rank or link."""
 
     kind: tuple[str, ...]
     stage: str
@@ -55,14 +56,15 @@ class FigureKey(NamedTuple):
 
 
 class PartValues(NamedTuple):
-    """One part's values on all nodes; ``nodes`` has the index of each value's node."""
+    """The values of one figure and part (gpu:3) on all nodes. ``nodes``: for each value the index of its node."""
 
     nodes: list[int]
     values: list[float]
 
 
 class Deviation(NamedTuple):
-    """How far a part is on the worse side, as a logarithm; ``usual``: the median of this part over all nodes."""
+    """How much worse a part is than usual. ``size``: logarithm of its value's ratio to ``usual``, the median of this
+    part over all nodes."""
 
     size: float
     part: str
@@ -71,7 +73,8 @@ class Deviation(NamedTuple):
 
 
 class ComparedFigure:
-    """One figure on all nodes of a kind. ``best``: by node its best part's lead; ``far``: parts beyond the margin."""
+    """One figure on all nodes of a kind. ``best``: for each node index the lead of its best part over the median, as a
+    logarithm. ``far``: for each node index its parts that are worse by more than the margin."""
 
     def __init__(self, rule: "ComparisonRule", parts: Mapping[str, PartValues]) -> None:
         self.rule, self.parts = rule, len(parts)
@@ -106,7 +109,8 @@ class ComparedFigure:
 def compare(
     subjects: Sequence[Subject], informational: Iterable[Informational] = ()
 ) -> tuple[dict[str, list[Entry]], list[Entry]]:
-    """Entries of figures far from other nodes': for each node one per metric, and for the fleet one per SKU."""
+    """Compare each figure with other nodes. Returns the warnings of each outlier, ``{node: entries}``, and for the
+    fleet one entry per SKU. Metrics in ``informational`` are not compared."""
     figures: dict[FigureKey, ComparedFigure] = {}
     for key, parts in _collected(subjects, tuple(informational)).items():
         figure = ComparedFigure(comparison_rule_of(key.metric), parts)
@@ -138,7 +142,8 @@ def compare(
 def _collected(
     subjects: Sequence[Subject], informational: tuple[Informational, ...]
 ) -> dict[FigureKey, dict[str, PartValues]]:
-    """The values of all nodes, by figure and part, without stages that failed or ran beside other work."""
+    """The values of all nodes, ``{figure: {part: values}}``, without stages that failed or shared the GPUs with other
+    work."""
     figures: dict[FigureKey, dict[str, PartValues]] = defaultdict(dict)
     scopes: dict[str, str] = {}
     compared: dict[tuple[str, str], str] = {}
@@ -172,7 +177,8 @@ def _collected(
 
 
 def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:
-    """Draw each figure's spread to that of similar figures of the stage: few nodes often show less (Smyth 2004)."""
+    """Average each figure's spread with that of similar figures of its stage, in place: the spread of few nodes is
+    often too small by chance (Smyth 2004)."""
     spread = ((key, figure) for key, figure in figures.items() if figure.spread)
     similar = values_by_key(((key.kind, key.stage, *figure.rule.metrics), figure) for key, figure in spread)
     for alike in similar.values():
@@ -183,7 +189,8 @@ def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:
 
 
 def _limit(figures: Iterable[ComparedFigure]) -> float:
-    """The number of spreads that no healthy node exceeds: the tails of the good side, extrapolated (Hill 1975)."""
+    """How many spreads healthy nodes lie from the median at most, extrapolated from the tails of figures better than
+    the median (Hill 1975)."""
     spreads = [size / figure.spread for figure in figures if figure.spread for size in figure.best.values()]
     excesses = [min(MAX_EXCESS, math.log(size / TAIL)) for size in spreads if size > TAIL]
     exponent = (len(excesses) + PRIOR) / (math.fsum(excesses) + PRIOR / EXPONENT)
@@ -193,7 +200,8 @@ def _limit(figures: Iterable[ComparedFigure]) -> float:
 def _entries(
     key: FigureKey, figure: ComparedFigure, limit: float, subjects: Sequence[Subject]
 ) -> Iterator[tuple[str, Entry]]:
-    """Entries of the nodes that are far off: with the worst part, or the node if most of its parts are far off."""
+    """(node name, warning) for each node with parts that are worse by more than ``limit`` spreads. The warning is about
+    the worst part, or about the node if most of its parts are worse."""
     for number, parts in figure.far.items():
         far = [deviation for deviation in parts if deviation.size > limit * figure.spread]
         if not far:
@@ -223,14 +231,16 @@ def _advisory_entry(name: str, stage: str, verdict: str, reason: str, **fields: 
 
 
 def add_unjudged(checks: list[Entry], of_figures: Sequence[Entry]) -> list[Entry]:
-    """Add to a node's checks those entries of its compared figures that no criterion already complains about."""
+    """A node's checks with the entries of its comparison with other nodes (``of_figures``), without metrics for which a
+    criterion already fails or warns."""
     faulty = {(check["stage"], check["metric"]) for check in checks if check["verdict"] in ("fail", "warn")}
     return [*checks, *(entry for entry in of_figures if (entry["stage"], entry["metric"]) not in faulty)]
 
 
 @dataclass(frozen=True)
 class ComparisonRule:
-    """How figures of some metrics are compared: a row of the table. If ``worse`` is empty, they are not compared."""
+    """How nodes are compared by some metrics: a row of ``comparisons`` in a stage's traits. ``worse``: which side is
+    bad (lower, higher, either); if empty, the metrics are not compared. ``margin`` is relative."""
 
     metrics: Sequence[str]
     worse: str = ""
@@ -242,11 +252,11 @@ class ComparisonRule:
 
     @property
     def least(self) -> float:
-        """The margin as a logarithm: 0.25 means 3/4 of a rate, or 5/4 of a time."""
+        """The margin as the logarithm of a ratio: 0.25 means 3/4 of a rate, or 5/4 of a time."""
         return -math.log(1 - self.margin) if self.worse == "lower" else math.log(1 + self.margin)
 
 
 @extensions.cached
 def comparison_rule_of(metric: str) -> ComparisonRule:
-    """The first rule that matches the metric's name; the last one matches all."""
+    """The first comparison rule whose patterns match the metric's name; the table's last row matches every metric."""
     return ComparisonRule(**table_row("comparisons", metric))

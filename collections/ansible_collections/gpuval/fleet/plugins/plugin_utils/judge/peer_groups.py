@@ -1,7 +1,7 @@
-"""The groups of nodes that parts are compared with, now and when a run was judged before.
+"""Peer groups: the nodes that each GPU, link or node is compared with, in this judgement and in earlier ones.
 
-A run that is judged again with less evidence, and one of a few nodes of an earlier run (``--limit``), are compared with
-the larger group: a node that was slow beside forty is not excused by being alone.
+A run that is judged again with less evidence, or repeated on a few nodes (``--limit``), is compared with the larger
+group of the earlier judgement: a node that was slow beside forty is not excused by being alone.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from .check import Check, Subject, revision_of
 from .entries import Entry, PartResult, entry_of, expected_parts, not_applicable, not_to_judge
 from .peer_statistics import Peers, Tails, two_modes
 
-#: Values that nodes must share to be compared.
+#: Values that nodes must share to be compared: SKU, number of GPUs, workload and others.
 GroupKey = tuple[str, ...]
-#: The key of all parts together, in ``PeerGroup.parts``.
+#: Key in ``PeerGroup.parts`` for the statistics of all parts together.
 ALL_PARTS = ""
-#: Fields of PeerGroup with the deviations that chance explains.
+#: Fields of PeerGroup with the relative distances from the median that chance explains.
 _REACH = ("repeats", "reach", "normal", "doubtful")
-#: (meaning of the figure, values that the nodes share, software); None for software means any.
+#: Key of a peer group in the history: (meaning of the figure, values that the nodes share, software); None: any
+#: software.
 _Key = tuple["FigureMeaning", GroupKey, "GroupKey | None"]
 
 
@@ -50,7 +51,7 @@ class FigureMeaning(NamedTuple):
 
 @dataclass(frozen=True)
 class Modes:
-    """The nodes of two populations. ``certain``: the difference is no chance."""
+    """The nodes of a group whose figures form two populations. ``certain``: the difference is no chance."""
 
     worse: Sequence[PeerSample]
     better: Sequence[PeerSample]
@@ -59,14 +60,14 @@ class Modes:
 
 @dataclass(frozen=True)
 class PeerGroup:
-    """How many nodes, what they share (``kind``, in words), and the statistics of their parts.
+    """Statistics of a group of nodes that are compared by one figure. ``nodes``: their number; ``kind``: what they
+    share.
 
-    ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. ``repeats``: the
-    deviation that repeats of one measurement explain; ``reach``: that beyond which a figure is no chance in a fleet
-    with long tails; ``normal``: that beyond which normal noise explains no whole node, ``doubtful``: that beyond which
-    one is to be measured again, 0 where they are not known; all relative. ``modes``: where the nodes are two
-    populations; if that is certain, statistics are those of the larger one, of two that are equal those of the better.
-    ``earlier``: the group is that of an earlier judgement.
+    ``parts``: statistics of all parts under ALL_PARTS, or with ``same_part`` of each part under its name. Relative
+    distances from the median: ``repeats`` is explained by repeats of one measurement, beyond ``reach`` a figure is no
+    chance in a fleet with long tails. Beyond ``normal`` a whole node is no normal noise, and beyond ``doubtful`` it is
+    measured again; both are 0 if unknown. ``modes``: set if the nodes are two populations. If that is certain,
+    statistics are those of the larger one, or of the better of two equal ones. ``earlier``: from an earlier judgement.
     """
 
     nodes: int
@@ -83,8 +84,8 @@ class PeerGroup:
     def of(
         cls, check: Check, samples: Sequence[PeerSample], kind: str, tails: tuple[Tails, Tails] | None = None
     ) -> PeerGroup:
-        """The group of these samples. ``kind``: what its nodes share, as text; ``tails``: those of whole nodes and of
-        parts, which show what chance explains."""
+        """The peer group of these nodes' samples. ``kind``: what the nodes share, as text. ``tails``: tails of whole
+        nodes and of their parts, from which follows what chance explains."""
         errors = [error for sample in samples for error in sample.errors]
         floor = statistics.median(errors) if errors else 0.0
         margin = check.margin
@@ -95,14 +96,14 @@ class PeerGroup:
         reaches = _reaches(check, main, floor, *tails) if tails and len(main) > check.min_peers else (0.0, 0.0, 0.0)
         group = cls(len(samples), " ".join(kind.split()), {}, floor, *reaches, modes)
         values = values_of(check, main)
-        # Of a few healthy nodes the widest would be left out; of more, a third that is bad must be.
+        # Among few nodes, unwidened limits would leave out a healthy node; among many, a bad third must be left out.
         few = 0 < group.nodes < peer_statistics.FEW_TO_LEAVE_OUT
         deviations = peer_statistics.widened(check.deviations, group.nodes, _few(check)) if few else check.deviations
         return replace(group, parts=peers_by_part(values, margin, deviations, floor_ratio=floor))
 
     def limit(self, check: Check, peers: Peers) -> float:
-        """The distance from the median of ``peers``, in the figures' unit, beyond which a part is no chance. The noise
-        that repeats explain is normal, of known deviation; the rest may have tails that few nodes do not show."""
+        """The distance from the median of ``peers``, in the figures' unit, beyond which a part's figure is no chance.
+        Noise between repeats is normal and known; only the rest may have tails that few nodes do not show."""
         repeats = min(self.repeats * abs(peers.median), peers.deviation)
         rest = math.sqrt(peers.deviation**2 - repeats**2)
         chance = check.deviations * math.hypot(repeats, peer_statistics.widened(rest, max(1, self.nodes), _few(check)))
@@ -115,7 +116,8 @@ class PeerGroup:
         return peer_statistics.widened(deviations, max(1, self.nodes), few) * peers.deviation
 
     def level_of(self, check: Check, sample: PeerSample) -> float | None:
-        """The speed of the whole node relative to the group, 1 at the group's median; None if it is unknown."""
+        """The node's figure relative to the group: the median over its parts, 1 at the group's median; None if no part
+        can be compared."""
         pairs = ((value, self.peers_of(part)) for part, _, value in sample.compared(check))
         ratios = [value / peers.median for value, peers in pairs if peers is not None]
         return statistics.median(ratios) if ratios else None
@@ -133,7 +135,8 @@ def _few(check: Check) -> float:
 
 
 def values_of(check: Check, samples: Iterable[PeerSample]) -> dict[str, list[float]]:
-    """The values to compare from all nodes: by part with ``same_part``, else together under ALL_PARTS."""
+    """The values of all nodes to compare: ``{part: values}`` if the check has ``same_part``, else all under
+    ALL_PARTS."""
     compared = (values for sample in samples for values in sample.compared(check))
     return values_by_key((_key_of(check, part), value) for part, _, value in compared)
 
@@ -143,7 +146,7 @@ def _key_of(check: Check, part: str) -> str:
 
 
 def ratios_of(check: Check, samples: Sequence[PeerSample]) -> list[dict[str, float]]:
-    """For each node the compared value of each part, relative to its median over all nodes."""
+    """For each sample ``{part: ratio}``: the part's value relative to the median over all nodes."""
     middles = {part: statistics.median(its) for part, its in values_of(check, samples).items()}
     return [
         {part: value / middle for part, _, value in sample.compared(check) if (middle := middles[_key_of(check, part)])}
@@ -152,20 +155,21 @@ def ratios_of(check: Check, samples: Sequence[PeerSample]) -> list[dict[str, flo
 
 
 def levels_of(check: Check, samples: Sequence[PeerSample]) -> dict[str, float]:
-    """For each node its speed as a whole: the median of its parts' values relative to those of all nodes."""
+    """``{node: level}``: the median of the node's parts, each relative to the median over all nodes (1 is usual)."""
     ratios = zip(samples, ratios_of(check, samples), strict=True)
     return {sample.subject.name: statistics.median(of_parts.values()) for sample, of_parts in ratios if of_parts}
 
 
 def ratios_within(check: Check, samples: Sequence[PeerSample]) -> list[tuple[str, float]]:
-    """(name, ratio) of every part: relative to its node, and to the parts of its place where places differ."""
+    """(node name, ratio) of every part: its value relative to the median of its node, and that again relative to its
+    median over all nodes (with ``same_part`` the median of this part)."""
     ratios = zip(samples, ratios_of(replace(check, relative_to="node"), samples), strict=True)
     return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
 
 
 def modes_of(check: Check, samples: Sequence[PeerSample], levels: Mapping[str, float] | None = None) -> Modes | None:
-    """The two populations of these nodes; None if they are one. ``levels``: those of `levels_of`, where they are known
-    already."""
+    """The two populations that these nodes form; None if they are one, or the check cannot tell which is better.
+    ``levels``: the result of `levels_of`, if the caller has it already."""
     if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
         return None
     levels = levels_of(check, samples) if levels is None else levels
@@ -181,8 +185,9 @@ def modes_of(check: Check, samples: Sequence[PeerSample], levels: Mapping[str, f
 def _reaches(
     check: Check, samples: Sequence[PeerSample], repeats: float, levels: Tails, within: Tails
 ) -> tuple[float, float, float]:
-    """``reach``, ``normal`` and ``doubtful`` of a PeerGroup of enough nodes. ``levels``, ``within``: the tails of whole
-    nodes and of their parts; ``repeats``: the deviation of parts that repeats of one measurement explain."""
+    """The fields ``reach``, ``normal`` and ``doubtful`` of a PeerGroup of enough nodes. ``levels``, ``within``: tails
+    of whole nodes and of their parts. ``repeats``: relative deviation of parts that repeats of one measurement
+    explain."""
     of_nodes = [] if check.relative_to else [*levels_of(check, samples).values()]
     scattered = [] if check.relative_to else [(levels, of_nodes, 0.0)]
     if check.scope != "node":
@@ -203,8 +208,8 @@ def _reaches(
 def peers_by_part(
     values: Mapping[str, Sequence[float]], margin: float, deviations: float, *, floor_ratio: float = 0.0
 ) -> dict[str, Peers | None]:
-    """The statistics of each part, with at least the deviation of all together: one may seem narrow by chance. Those of
-    ALL_PARTS are of all together already. ``floor_ratio``: as in ``Peers.of``, of the parts alone."""
+    """The statistics of each part in ``values`` (``{part: figures}``). A part has at least the relative deviation of
+    all parts together, as it may seem narrow by chance. ``margin`` and ``floor_ratio`` are relative to the median."""
     far = functools.partial(Peers.without_the_far, margin=margin, deviations=deviations)
     parts = {part: far(figures, floor_ratio=floor_ratio) for part, figures in values.items()}
     if ALL_PARTS in parts:
@@ -219,13 +224,14 @@ def peers_by_part(
 
 @dataclass
 class PeerHistory:
-    """The largest peer group so far for each figure, group and software."""
+    """The largest peer group that any judgement of the run had, for each figure, values that nodes share, and
+    software."""
 
     groups: dict[_Key, PeerGroup] = field(default_factory=dict)
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> PeerHistory:
-        """Read the groups from the ``standings`` of a document of ``gpuval.judging/1``."""
+        """The peer groups of an earlier judgement, from ``standings`` of its document (``gpuval.judging/1``)."""
         history = cls()
         for row in documents:
             meaning = FigureMeaning(*(row[name] for name in FigureMeaning._fields))
@@ -249,12 +255,13 @@ class PeerHistory:
         ]
 
     def larger(self, check: Check, key: GroupKey, nodes: int) -> PeerGroup | None:
-        """The earlier group with more nodes than ``nodes``, whatever their software; else None."""
+        """The peer group of an earlier judgement if it had more than ``nodes`` nodes, of any software; else None."""
         before = self.groups.get((FigureMeaning.of(check), key, None))
         return before if before is not None and before.nodes > nodes else None
 
     def largest(self, check: Check, key: GroupKey, alike: GroupKey | None, now: PeerGroup) -> PeerGroup:
-        """The larger of the present group and the earlier one, which is kept for later judgements."""
+        """The larger of the present peer group (``now``) and the earlier one with this key; it is kept for later
+        judgements. ``alike``: the software that the nodes share, None for any."""
         full_key = (FigureMeaning.of(check), key, alike)
         before = self.groups.get(full_key)
         if before is not None and before.nodes > now.nodes:
@@ -264,20 +271,21 @@ class PeerHistory:
         return now
 
     def sizes(self, check: Check) -> dict[GroupKey, int]:
-        """For each group key the number of nodes that the group had."""
+        """The number of nodes of each peer group in the history, ``{values that the nodes share: nodes}``."""
         meaning = FigureMeaning.of(check)
         return {key: group.nodes for (of, key, alike), group in self.groups.items() if of == meaning and alike is None}
 
 
 FINGERPRINT = "fingerprints."
 PartFigures = list[tuple[str, float]]
-#: Bounds for figures in any unit: beyond these, ratios overflow.
+#: Smallest and largest absolute value of a figure, in any unit: beyond these, ratios overflow.
 LEAST, MOST = 1e-50, 1e50
 
 
 @dataclass(frozen=True)
 class PeerSample:
-    """A node's figures by part, in the check's unit. ``errors``: relative standard errors that repeats show."""
+    """A node's figures that a check compares, as (part, figure in the check's unit). ``errors``: relative standard
+    errors of the parts' figures, from repeats."""
 
     subject: Subject
     record: Record
@@ -285,27 +293,28 @@ class PeerSample:
     alike: GroupKey
     figures: Sequence[tuple[str, float]]
     errors: Sequence[float]
-    #: Parts that are judged without peers: not a number, another unit.
+    #: Results of parts that are judged without peers: their figure is no number, or has another unit.
     settled: Sequence[PartResult]
-    #: Parts that do not report their spread or error, which is missing only where there are peers.
+    #: Results of parts that report no spread or error. They count only if the node has peers.
     unknown: Sequence[PartResult] = ()
-    #: Number of parts that the node says it has, if the check asks (parts_from).
+    #: Number of parts (GPUs, links) that the node reports to have, if the check names it in ``parts_from``.
     parts: int | None = None
-    #: Revision of the definition of the figures.
+    #: Revision of the metric's definition by which the figures were measured.
     revision: int = 1
 
     def of_first_revision(self, check: Check) -> PeerSample:
-        """The node's sample by figures of revision 1, which some limits are for."""
+        """The node's sample with the metric by its first definition (revision 1), for limits that are meant for it."""
         figures, settled = figures_of(check, self.subject, self.record, 1)
         return replace(self, figures=figures, settled=settled, errors=(), revision=1)
 
     def of_attempt(self, check: Check, attempt: Record) -> PeerSample:
-        """The node's sample by an earlier attempt."""
+        """The node's sample with the figures of an earlier attempt at the stage."""
         figures, settled = figures_of(check, self.subject, attempt, self.revision)
         return replace(self, record=attempt, figures=figures, errors=(), settled=settled, unknown=())
 
     def measured_before(self, check: Check) -> PeerSample:
-        """The sample by the last complete earlier attempt without other work; without figures if there is none."""
+        """The node's sample with the figures of the last successful earlier attempt without other work on the GPUs;
+        without figures if there is none."""
         attempts = (attempt for attempt in reversed(self.record["attempts"]) if is_repetition(attempt, self.record))
         measured = (figures_of(check, self.subject, attempt, self.revision)[0] for attempt in attempts)
         return replace(self, figures=next(filter(None, measured), ()))
@@ -315,7 +324,8 @@ class PeerSample:
         return {part for part, _ in self.figures} | {one.part for one in self.settled}
 
     def compared(self, check: Check) -> list[tuple[str, float, float]]:
-        """For each part (part, figure, value to compare)."""
+        """For each part (name, figure, value to compare): the figure, or with ``relative_to`` its ratio to the median
+        of the node's parts."""
         if check.relative_to is None:
             return [(part, value, value) for part, value in self.figures]
         middle = statistics.median(value for _, value in self.figures) if self.figures else 0.0
@@ -347,7 +357,8 @@ def newest_revision(check: Check, subject: Subject, record: Record) -> int:
 
 
 def revision_words(revision: int) -> GroupKey:
-    """The addition to a group's key for later revisions, empty for revision 1, whose keys are older than revisions."""
+    """The end of a peer group's key that names the revision of a metric's definition; empty for revision 1, whose keys
+    in older documents have no revision."""
     return () if revision == 1 else (f"revision {revision}",)
 
 
@@ -371,7 +382,7 @@ def group_key(subject: Subject, record: Record, paths: Sequence[str]) -> tuple[G
 
 
 def values_at(record: Record, paths: Sequence[str]) -> tuple[GroupKey, list[str]]:
-    """The values at these paths of the environment or fingerprints, and the paths without a value."""
+    """The values at these paths in a record's environment or fingerprints, and the paths without a value."""
     values = tuple(
         str(record["fingerprints"].get(path.removeprefix(FINGERPRINT), ""))
         if path.startswith(FINGERPRINT)
@@ -382,7 +393,8 @@ def values_at(record: Record, paths: Sequence[str]) -> tuple[GroupKey, list[str]
 
 
 def figures_of(check: Check, subject: Subject, record: Record, revision: int) -> tuple[PartFigures, list[PartResult]]:
-    """The figure of each part in the check's unit, and a result for each invalid part: with two figures, or unknown."""
+    """The figure of each part in the check's unit, and a result for each part without a valid one: reported twice, no
+    number, another unit, or a part that the node does not have."""
     figures: PartFigures = []
     settled: list[PartResult] = []
     metrics = subject.metrics(record, check.metric, check.scope, revision)
@@ -408,19 +420,21 @@ def figures_of(check: Check, subject: Subject, record: Record, revision: int) ->
                 figures.append((part, units.to_float(units.convert(value, unit, check.unit or ""))))
             except units.UnitError as error:
                 settled.append(PartResult(part, None, value, unit, f"{check.metric}: {error}"))
-    # by length first, which puts gpu:9 before gpu:10
+    # sorted by length first, which puts gpu:9 before gpu:10
     return sorted(figures, key=lambda end: (len(end[0]), end)), sorted(settled, key=lambda end: (len(end[0]), end[0]))
 
 
 def is_repetition(attempt: Record, record: Record) -> bool:
-    """Whether an earlier attempt repeats the record's measurement: both passed, without other work beside them."""
+    """Whether an earlier attempt repeats the record's measurement: both succeeded, without other work on the GPUs."""
     alone = not any(environment.accelerator_users(one["environment"]) for one in (attempt, record))
     are_whole = attempt["state"] == record["state"] == "success" and not attempt.get("unrelated")
     return alone and are_whole and not attempt.get("of_round")
 
 
 def _invalid_part(check: Check, part: str, times: int, parts: int, count: int | None) -> str:
-    """Why the node's report for this part is no valid figure; empty if it is."""
+    """Why a metric that the node reports for this part (gpu:3) is invalid; empty if it is valid. ``times``: how often
+    it is reported for the part; ``parts``: number of parts that report it; ``count``: number of parts that the node
+    has."""
     if times > 1:
         return f"{check.metric} of {part} is reported twice: ambiguous"
     if count is not None and check.scope == "link":
@@ -431,7 +445,8 @@ def _invalid_part(check: Check, part: str, times: int, parts: int, count: int | 
 
 
 def is_part_of(part: str, count: int) -> bool:
-    """Whether the part is one of ``count`` parts that are numbered from 0 (gpu:7 of 8); never for the node itself."""
+    """Whether ``part`` is one of ``count`` parts that are numbered from 0 (gpu:7 of 8); true for a part without
+    number."""
     number = part.partition(":")[2]
     return number == str(int(number)) and int(number) < count if number.isdecimal() else not number
 
@@ -439,9 +454,8 @@ def is_part_of(part: str, count: int) -> bool:
 def _errors(
     check: Check, subject: Subject, record: Record, parts: set[str], revision: int
 ) -> tuple[list[float], list[PartResult]]:
-    """The relative standard errors of the parts' figures, and the parts without one. Enough repeats are needed. A
-    median has at least the error of that many normal repeats. A later revision reports its own error; if its repeats
-    are too few, the SKU's known spread replaces it."""
+    """The relative standard errors of the parts' figures, and a result for each part that reports none. From revision 2
+    of the metric on, the node reports the error; where it does not, the SKU's known spread replaces it."""
     if check.spread_from is None:
         return [], []
     errors_of = errors_by_part(check, subject, record, revision)
@@ -454,7 +468,8 @@ def _errors(
 
 
 def errors_by_part(check: Check, subject: Subject, record: Record, revision: int) -> dict[str, float]:
-    """For each part the relative standard error of its figure, if its repeats show it."""
+    """``{part: relative standard error of its figure}``, without parts that report neither error nor spread of repeats.
+    The error of a median follows from the spread of its repeats, at least ``check.repeats``."""
     name, factor = check.spread_from or "", peer_statistics.MEDIAN_ERROR / check.repeats**0.5
     if revision > 1:
         name, factor = name.replace("_spread_", "_uncertainty_"), 1.0

@@ -1,6 +1,8 @@
-"""One part beside its peers: how far it is from their median, and whether that exceeds their own noise. Whether nodes
-are one population, and have longer tails than normal noise: modes by the gap between them, tails on the side of good
-figures, where no fault hides them. Pure."""
+"""Statistics to compare a GPU, link or node with its peers: distance from their median, noise, tails and modes.
+
+Tails longer than normal noise are measured on the side of good figures, where no fault hides them. Two modes, as of two
+hardware revisions, are found by the gap between them. The functions are pure.
+"""
 
 import heapq
 import itertools
@@ -13,38 +15,40 @@ from dataclasses import dataclass, field, replace
 from ..core import units
 from ..core.grouping import values_by_key
 
-#: The least number of parts to compare: of two that differ either may be wrong.
+#: Fewer parts than this are not compared: of two that differ, either may be wrong.
 MIN_PARTS = 3
 #: Factor from the median absolute deviation to the standard deviation of normal noise (Rousseeuw, Croux 1993).
 MAD_TO_DEVIATION = 1.4826
-#: The spread of few nodes is uncertain: of n nodes, 1 + this/n times as many deviations are needed. From a simulation:
+#: The spread of few nodes is uncertain: among n nodes, 1 + this/n times as many deviations make an outlier. Simulated:
 #: of 8 to 40 healthy nodes at most about 1 in 1,000 fails, also where nodes differ as Student's t with 3 degrees.
 FEW_NODES = 24
-#: As FEW_NODES, for parts compared within their own node: there are many of them.
+#: Like FEW_NODES, for parts (GPUs, links) compared with the other parts of their node.
 FEW_NODES_OF_PARTS = 8
-#: As FEW_NODES, for the n parts of a single node.
+#: Like FEW_NODES, where the n parts of a single node are the only peers.
 FEW_PARTS = 8
-#: As FEW_NODES, for a warning, which needs this share of the deviations.
+#: A warning needs this share of a failure's deviations; FEW_NODES_TO_WARN is for a warning what FEW_NODES is for FAIL.
 FEW_NODES_TO_WARN, SHARE_TO_WARN = 4, 0.8
 #: The standard error of a median of n normal values is this times their deviation, over the root of n.
 MEDIAN_ERROR = 1.2533
-#: Below this number of nodes, FEW_NODES also applies to values left out of the centre and the spread.
+#: With fewer nodes, the limit beyond which a value is left out of median and spread is also widened by FEW_NODES.
 FEW_TO_LEAVE_OUT = 24
-#: A part that is this many borrowed deviations off is no chance, in a single node too: 1 of 100,000 of normal noise.
+#: A part this many deviations off the median is faulty, also in a single node: normal noise does this once in 100,000.
+#: The deviation is one that other machines of the SKU showed.
 KNOWN = 4.265
-#: Assumed number of measurements behind a spread whose count is unknown: with fewer it would be useless.
+#: Assumed number of measurements behind a published spread that does not say how many it is from.
 FEWEST_MEASUREMENTS = 4
 
 
 def widened(deviations: float, nodes: int, few: float = FEW_NODES) -> float:
-    """How many deviations to allow for a spread from few nodes, if ``deviations`` are right for very many nodes."""
+    """How many deviations from the median are normal if the spread comes from this number of nodes. ``deviations``: the
+    number for very many nodes; ``few``: see FEW_NODES."""
     return deviations * (1 + few / nodes)
 
 
 def borrowed_deviation(value: float, count: int | None = None, between_sites: float | None = None) -> float:
-    """The relative deviation to use for a spread that other machines showed: normal noise that reaches as far.
+    """The relative standard deviation to assume for parts whose spread ``value`` was measured on other machines.
     ``count``: the number of nodes (or passes on one) behind it, each a degree of freedom of Student's t (Wallace 1959).
-    ``between_sites``: how much sites differ; if unknown, as much as parts."""
+    ``between_sites``: relative deviation between sites; if None, as large as ``value``."""
     freedom = count or FEWEST_MEASUREMENTS
     reach = (KNOWN * (8 * freedom + 3) / (8 * freedom + 1)) ** 2
     of_student = math.sqrt(freedom * math.expm1(reach / freedom)) / KNOWN
@@ -53,7 +57,8 @@ def borrowed_deviation(value: float, count: int | None = None, between_sites: fl
 
 @dataclass(frozen=True)
 class Peers:
-    """Statistics of the figures of all parts. ``deviation``: scaled median absolute deviation, in the figures' unit."""
+    """Statistics of the figures of peers (GPUs, links or nodes). ``deviation``: scaled median absolute deviation, in
+    the unit of the figures."""
 
     median: float
     deviation: float
@@ -61,14 +66,14 @@ class Peers:
 
     @classmethod
     def around(cls, values: Sequence[float]) -> "Peers":
-        """The statistics of at least one value."""
+        """Median, deviation and count of the values, of which there is at least one."""
         median = statistics.median(values)
         return cls(median, MAD_TO_DEVIATION * statistics.median([abs(value - median) for value in values]), len(values))
 
     @classmethod
     def of(cls, values: Sequence[float], *, floor_ratio: float = 0.0) -> "Peers | None":
-        """None where there are too few, or where their median is 0 and so nothing is relative to it. ``floor_ratio`` is
-        the least deviation, relative to the median: parts that agree by chance know no better than their repeats do."""
+        """The statistics of the values; None if there are too few, or their median is 0. ``floor_ratio``: smallest
+        deviation, relative to the median: that of repeats, as peers may agree better by chance."""
         peers = cls.around(values) if len(values) >= MIN_PARTS else None
         if peers is None or peers.median == 0:
             return None
@@ -78,9 +83,9 @@ class Peers:
     def without_the_far(
         cls, values: Sequence[float], margin: float, deviations: float, *, floor_ratio: float = 0.0
     ) -> "Peers | None":
-        """The median and deviation without outliers, since a bad third moves a median and widens a spread. Values
-        beyond both ``margin`` and ``deviations`` are left out, repeatedly, until none is far off or half of the values
-        are left out."""
+        """Median and deviation of the values without outliers, since a bad third moves a median and widens a spread.
+        Values farther off than both ``margin`` (relative) and ``deviations`` are left out, repeatedly, until none is or
+        half of the values are left out."""
         group = cls.of(values, floor_ratio=floor_ratio)
         near_before: Sequence[float] = values
         while group is not None:
@@ -100,7 +105,7 @@ class Peers:
         return max(margin * abs(self.median), deviations * self.deviation)
 
     def near(self, values: Iterable[float], margin: float, deviations: float) -> list[float]:
-        """The values that are no outliers."""
+        """The values that are at most ``margin`` (relative) or ``deviations`` away from the median."""
         far = self.far(margin, deviations)
         return [value for value in values if abs(value - self.median) <= far]
 
@@ -109,18 +114,21 @@ class Peers:
         return (value - self.median) / abs(self.median)
 
     def is_outlier(self, value: float, max_below: float | None, max_above: float | None, deviations: float) -> bool:
-        """Whether the part is too far off, and by more than ``deviations`` of its peers' own."""
+        """Whether the value is outside the allowed relative changes from the median (None: no limit on that side), and
+        farther from the median than ``deviations`` times the peers' deviation."""
         return self.is_beyond(value, max_below, max_above, deviations * self.deviation)
 
     def is_beyond(self, value: float, max_below: float | None, max_above: float | None, distance: float) -> bool:
-        """Whether the part is too far off, and by more than ``distance``, in the unit of the figures."""
+        """Whether the value is outside the allowed relative changes from the median (None: no limit on that side), and
+        farther from the median than ``distance``, in the unit of the figures."""
         if abs(value - self.median) <= distance:
             return False
         change = self.change(value)
         return (max_below is not None and change < -max_below) or (max_above is not None and change > max_above)
 
     def badness(self, value: float, max_below: float | None, max_above: float | None) -> float:
-        """Sort key for parts that pass: the greatest is nearest to failing."""
+        """How much of its allowed relative change from the median the value uses: 1 is at the limit. Sort key for parts
+        that pass."""
         change = self.change(value)
         return max(off / most for most, off in ((max_below, -change), (max_above, change)) if most is not None)
 
@@ -131,60 +139,61 @@ def deviation_text(change: float) -> str:
 
 
 def majority(values: Sequence[str]) -> str | None:
-    """The value of more than half, None without one."""
+    """The value that more than half of ``values`` have, None if there is none."""
     return next((value for value, count in Counter(values).most_common(1) if 2 * count > len(values)), None)
 
 
-#: Least nodes of a mode, least nodes of a certain mode, and least share of all nodes; fewer are outliers.
+#: Fewer nodes than MODE_NODES, or than MODE_SHARE of all, are outliers and no mode. A certain mode has CERTAIN_NODES.
 MODE_NODES, CERTAIN_NODES, MODE_SHARE = 2, 3, 0.15
-#: Two modes are this many of the deviations within them apart; they are certain if of n nodes it is so many more over n
-#: squared: of 100,000 healthy fleets of 8 to 24 nodes about 1 in 2,000 is split so, whatever its spread.
+#: Means of two modes are at least APART deviations (within the modes) apart. Two modes among n nodes are certain beyond
+#: APART + APART_OF_FEW/n**2 deviations: chance splits about 1 in 2,000 healthy fleets of 8 to 24 nodes so (simulated).
 APART, APART_OF_FEW = 5.0, 400.0
-#: The gap between two modes is at least this many of the deviations within them.
+#: No node lies in the gap between two modes, which is at least this many deviations (within the modes) wide.
 GAP = 1.5
 #: The mean deviation of normal noise over the standard one (Geary 1935); of Student's t with 3 degrees it is 0.64.
 GEARY = math.sqrt(2 / math.pi)
-#: Of n values that ratio is smaller by this over the root of n in about 1 of 20, and 1 of 100, fleets of normal noise.
+#: In 1 of 20 (1 of 100) fleets with normal noise, Geary's ratio of n values is smaller than that by LIKELY (CERTAIN)
+#: over the root of n.
 LIKELY, CERTAIN = 0.28, 0.48
-#: Two values of normal noise lie beyond the bound where so many are expected in 1 of 6 fleets.
+#: Where so many values of a fleet with normal noise are expected beyond a bound, 1 of 6 fleets has two there.
 USUAL_COUNT = 0.7
 #: Cap on a tail's length in deviations: beyond it the deviation itself is too narrow by chance.
 MOST_DEVIATIONS = 6.0
-#: Of n nodes the limit is the cube root of this over n times as far as the second furthest node: where tails fall as
-#: those of Student's t with 3 degrees, about 1 of 1,000 healthy nodes lies beyond. Never less than ``LEAST_TIMES``.
+#: With long tails (Student's t with 3 degrees), an outlier among n nodes is the cube root of TAIL/n times as far off as
+#: the second best node, and at least ``LEAST_TIMES`` as far. About 1 of 1,000 healthy nodes is beyond.
 TAIL, LEAST_TIMES = 3000.0, 2.0
-#: 1 of 40,000 changes of normal noise is larger than so many of its deviations.
+#: Only 1 of 40,000 changes between two measurements with normal noise is larger than so many deviations.
 CHANGE = 4.2
 
-#: Normal noise of n nodes explains so many deviations, times 1 + ``FEW``/(n - 4), and never fewer than ``MOST_NORMAL``.
+#: A node's speed is normal up to NORMAL x (1 + FEW/(n - 4)) deviations of n nodes, and always up to MOST_NORMAL.
 NORMAL, FEW, MOST_NORMAL = 3.5, 2.0, 5.5
-#: In 1 of 1,000 nodes it explains so many, times 1 + this/(n - 3): the quantiles of Student's t, and of a new value.
+#: A node beyond DOUBTFUL x (1 + DOUBTFUL_OF_FEW/(n - 3)) deviations is measured again: 1 of 1,000 healthy nodes.
 DOUBTFUL, DOUBTFUL_OF_FEW = 3.1, 3.2
 
 
 @dataclass
 class Tails:
     """How the figures of nodes scatter: as normal noise or with longer tails, and how far good figures lie from the
-    median. A single node with figures too good to be true makes no long tails, and widens nothing."""
+    median. A single node with figures that are too good to be true does not lengthen the tails."""
 
-    #: For each figure and node: number of values that show tails, sum of their deviations, sum of the squares.
+    #: For each figure ``{node: (count, sum, sum of squares)}`` of the absolute distances from the median that count.
     figures: list[dict[str, tuple[int, float, float]]] = field(default_factory=list)
-    #: For each node how far its best figure is above the median, in that figure's deviations.
+    #: For each node how much better than the median its best figure is, in deviations of that figure.
     nodes: dict[str, float] = field(default_factory=dict)
     count: int = 0
-    #: In deviations of the nodes. ``ahead``: by stage and node, how far the node is ahead. ``changes``: by node and
-    #: metric, how far two measurements differ.
+    #: ``ahead``: ``{stage: {node: lead over the median}}``. ``changes``: ``{node: {metric: difference between two
+    #: measurements}}``. Both in deviations of the nodes.
     ahead: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     changes: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    #: By node and metric, the relative deviation of the nodes that it is compared with.
+    #: ``{node: {metric: relative deviation of the nodes that the node is compared with}}``.
     deviations: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    #: Nodes with a measurement that was far off: their changes are not those of healthy nodes.
+    #: Names of nodes with a bad outlier among their measurements: how these change is no measure for healthy nodes.
     far: set[str] = field(default_factory=set)
 
     def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
-        """Add one figure's values, as (node, value). ``sign``: 1 if greater is better, else -1. Values beyond margin
-        and deviations are left out of the centre, which bad nodes would move. Bad values count only as far as the good
-        values of two nodes reach: beyond may be faults."""
+        """Add one figure's values, as (node, value). ``sign``: 1 if greater is better, else -1. Values beyond both
+        ``margin`` (relative) and ``deviations`` are left out of the median, which bad nodes would move. Bad values
+        farther off than the second best node may be faults and do not count."""
         pairs = list(values)
         peers = Peers.without_the_far([value for _, value in pairs], margin, deviations)
         if peers is None or not peers.deviation:
@@ -206,14 +215,15 @@ class Tails:
         self.figures.append(near)
 
     def error(self) -> float:
-        """The standard error of one measurement, in deviations of the nodes, at most 1: these include it."""
+        """The standard error of one measurement, in deviations of the nodes; at most 1, since these deviations contain
+        the error."""
         changes = [*itertools.chain(*(its.values() for its in self.changes.values()))]
         return min(1.0, MAD_TO_DEVIATION * statistics.median(changes) / math.sqrt(2)) if changes else 1.0
 
     def healthy_changes(self, node: str, metric: str) -> tuple[float, float, float]:
-        """Three limits for the change between two measurements of the node, in deviations of its nodes: the largest
-        change that good nodes showed; what tails beyond so few changes reach; and the same reach over all figures,
-        beyond which the change is a fault. For the first two, one other figure alone is no measure."""
+        """Three limits for the change of a metric between two measurements of one node, in deviations of the nodes:
+        the largest change that healthy nodes showed, the largest expected from their tails, and the largest expected in
+        any metric, beyond which the change is a fault. All are 0 if this node or all others were not measured twice."""
         good = [its for name, its in self.changes.items() if its and name != node and name not in self.far]
         if not good or not self.changes.get(node):
             return 0.0, 0.0, 0.0
@@ -229,8 +239,8 @@ class Tails:
         return usual * most, reach * most, reach * max(of_figures.values())
 
     def are_long(self, error: float) -> bool:
-        """Whether the tails exceed those of normal noise, with all nodes and without any one. ``error``: chance of one
-        value lowers Geary's ratio by this."""
+        """Whether the tails are longer than those of normal noise, whichever single node is left out. ``error``: LIKELY
+        or CERTAIN, how much chance lowers Geary's ratio of one value."""
         all_nodes = [
             (near, [math.fsum(column) for column in zip(*near.values(), strict=True)]) for near in self.figures
         ]
@@ -246,7 +256,8 @@ class Tails:
         return True
 
     def reach(self, nodes: int) -> float:
-        """How many deviations chance explains, where the tails are long; 0 if they are those of normal noise."""
+        """How many deviations from the median chance explains in a group of ``nodes`` nodes, if tails are long; 0 if
+        they are those of normal noise."""
         if len(self.nodes) < CERTAIN_NODES:
             return 0.0
         usual = statistics.NormalDist().inv_cdf(1 - USUAL_COUNT / self.count) * (1 + 1.5 / nodes)
@@ -257,9 +268,9 @@ class Tails:
 
 
 def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
-    """The middle of the nodes' levels, and the distance that normal noise does not exceed. ``least``: the relative
-    distance that matters; levels beyond it are left out. The distance is infinite if too few levels remain, or no node
-    reports the figure."""
+    """The median of the nodes' relative figures (``levels``), and the distance from it that normal noise does not
+    exceed. ``least``: smallest relative distance that matters; nodes beyond it are left out. The distance is infinite
+    if too few remain."""
     if not levels:
         return 0.0, math.inf
     middle, near = _near(levels, least)
@@ -270,15 +281,16 @@ def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
 
 
 def deviation_of(levels: Sequence[float], least: float) -> float:
-    """The standard deviation of the levels near the middle, relative to the middle; 0 if these are too few."""
+    """The relative standard deviation of those nodes' figures (``levels``) that are within ``least`` (relative) of the
+    median; 0 if these are too few."""
     middle, near = _near(levels, least) if levels else (0.0, [])
     return statistics.stdev(near) / abs(middle) if near else 0.0
 
 
 def doubtful_limit(levels: Sequence[float], least: float, deviation: float) -> float:
-    """The relative distance from the middle beyond which a level is measured again; infinite if it is not known.
-    ``deviation``: the robust deviation of all levels. If nodes differ by more than ``least``, those near the middle are
-    no measure."""
+    """The relative distance from the median beyond which a node's figure is measured again; infinite if it is not
+    known. ``levels``: the nodes' relative figures; ``deviation``: their robust deviation, for fleets whose nodes differ
+    by more than ``least``, the smallest relative distance that matters."""
     middle, near = _near(levels, least) if levels else (0.0, [])
     if not near:
         return math.inf
@@ -287,7 +299,8 @@ def doubtful_limit(levels: Sequence[float], least: float, deviation: float) -> f
 
 
 def _near(levels: Sequence[float], least: float) -> tuple[float, Sequence[float]]:
-    """The middle of the levels, and the levels within ``least`` of it; none if these are too few to show a spread."""
+    """The median of the nodes' relative figures (``levels``), and the figures within ``least`` (relative) of it; an
+    empty sequence if these are too few to show a spread."""
     middle, near = statistics.median(levels), levels
     for _ in range(3):
         near = [level for level in levels if abs(level - middle) <= least * abs(middle)]
@@ -298,8 +311,9 @@ def _near(levels: Sequence[float], least: float) -> tuple[float, Sequence[float]
 
 
 def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[int], bool] | None:
-    """Indexes of the lower and of the upper nodes, if the levels have two modes, and whether these are certain; else
-    None. ``least``: the difference of the modes' means, relative to the upper one, that matters."""
+    """Split nodes by their relative figures (``levels``) into two modes: indexes of the lower and of the upper nodes,
+    and whether chance is excluded. None if there is one mode. ``least``: smallest relative difference of the modes'
+    means that matters."""
     count = len(levels)
     side = max(MODE_NODES, math.ceil(MODE_SHARE * count))
     if 2 * side > count:
@@ -309,7 +323,7 @@ def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[in
     sums = [0.0, *itertools.accumulate(ordered)]
 
     def between(at: int) -> float:
-        """The part of the scatter that two modes would explain."""
+        """How much scatter two modes explain that are split at this index of the sorted levels."""
         return sums[at] ** 2 / at + (sums[-1] - sums[at]) ** 2 / (count - at)
 
     best = max(range(side, count - side + 1), key=between)
@@ -325,10 +339,11 @@ def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[in
 
 
 def shared(few: Sequence[Mapping[str, str]], rest: Sequence[Mapping[str, str]]) -> list[str]:
-    """Properties that most of a few nodes have and most others lack (``rack r3``), the clearest first."""
+    """Properties that most nodes of ``few`` have and most of ``rest`` lack ("rack r3"), the clearest first. Each node
+    is given as its properties, ``{name: value}``."""
     having = Counter(pair for node in few for pair in node.items())
     elsewhere = Counter(pair for node in rest for pair in node.items())
-    # those that are rare among the others
+    # a property counts only if its share among the other nodes is below a quarter of its share among the few
     pairs = (pair for pair, count in having.most_common() if elsewhere[pair] * len(few) < count * len(rest) / 4)
     of_few = [
         (len(values), name, values)

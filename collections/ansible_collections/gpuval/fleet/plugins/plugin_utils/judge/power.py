@@ -1,8 +1,8 @@
-"""What a run would have missed: for each figure the smallest loss, of one part and of a whole node, that is named.
+"""The smallest loss of speed that a run's checks detect: for each figure, in one part and in a whole node.
 
-The loss is put into the run's own records, and the checks of the figure judge these again beside the same peers, so
-that limits, spreads, margins and errors are those of the verdict. Of the parts (or nodes) the one that hides a loss
-best counts, but for a hundredth of them: 99 of 100 are named. Figures and their titles: see `StageFigure`.
+A loss is simulated in the run's own records, and the checks of the figure judge these again beside the same peers:
+limits, spreads, margins and errors are those of the verdict. The smallest loss is the one that is detected in 99 of
+100 parts (or nodes), whichever of them it hits. `StageFigure` has the titles of the figures.
 """
 
 import functools
@@ -24,26 +24,27 @@ from .kinds import KINDS, JudgeContext, fleet_outliers
 from .peer_groups import GroupKey, PeerHistory, PeerSample, ratios_of
 from .peer_statistics import FEW_TO_LEAVE_OUT
 
-#: Losses are tried in these steps; a loss that no check names up to the last step is unknown.
+#: Simulated losses of speed are multiples of STEP, up to 95 %. If no check detects 95 %, the smallest loss is unknown.
 STEP, STEPS = 0.001, range(951)
-#: One of this many parts may hide the loss.
+#: In one of this many parts (or nodes) a loss of speed may stay undetected.
 ONE_OF = 100
-#: Periodic bursts are detected if a figure's measurement lasts this many periods (docs/design/statistics.md).
+#: A disturbance that returns periodically is detected if the measurement lasts this many of its periods
+#: (docs/design/statistics.md).
 BURSTS = 10
-#: Seconds; longer than any measurement.
+#: Upper bound of a plausible measuring time, in seconds.
 MAX_SECONDS = 1e7
-#: How many of the largest groups of nodes are tried, and how many of the best parts (or nodes) of each.
+#: Losses are simulated in this many of the largest peer groups, and in this many of the fastest parts of each.
 MAX_GROUPS, MAX_TRIED = 8, 3
 
-#: (values that a group's nodes share, their software)
+#: Key of a peer group: (values that its nodes share, their software).
 _Place = tuple[GroupKey, GroupKey]
-#: (sample of a node, those of its parts that lose speed)
+#: Where a loss of speed is simulated: (a node's sample, the names of its slowed parts).
 _Victim = tuple[PeerSample, Collection[str]]
 
 
 def of_run(context: JudgeContext) -> list[dict[str, Any]]:
-    """For each figure and group of peers the smallest losses that the checks name; None if none is named. Call it after
-    the comparison of nodes, while the context has their samples."""
+    """For each figure and peer group a dict with the smallest loss of speed that the checks detect, as a share (0.05 is
+    5 %); None if they detect none. Call it after the comparison of nodes, which puts their samples into the context."""
     losses = []
     for figure in (figure for figure in figures_of(traits_of_stages()) if figure.loss):
         metric_checks = [check for check in context.criteria if check.metric == figure.metric]
@@ -67,7 +68,8 @@ def of_run(context: JudgeContext) -> list[dict[str, Any]]:
 
 
 def _seconds(loss: Document, sample: PeerSample) -> float | None:
-    """How long the node measured the figure, in seconds; None if its record does not tell."""
+    """How long the node measured a figure, in seconds; None if the node's record has no such time. ``loss``: the
+    figure's `StageFigure.loss`, which names the time to read."""
     parts: Any = sample.record["environment"].get("seconds_by_part")
     if "duration" in loss:
         parts = {one["name"]: one["value"] for one in sample.record["metrics"] if one["name"] == loss["duration"]}
@@ -78,7 +80,8 @@ def _seconds(loss: Document, sample: PeerSample) -> float | None:
 def _loss(
     checks: Sequence[Check], fleet: Sequence[Check], group: _Place, context: JudgeContext, *, is_whole: bool
 ) -> float | None:
-    """The smallest loss that a check names even in the part (or node) that hides it best; None without one."""
+    """The smallest loss of speed that a check detects even in the part (node if ``is_whole``) that hides it best, as a
+    share (0.05 is 5 %). None if no check detects any. ``fleet``: those of ``checks`` that compare nodes."""
     victims = {check: list(_hiding(check, group, context, is_whole=is_whole)) for check in fleet}
     least = STEPS[-1]
     for check in checks:
@@ -92,8 +95,8 @@ def _loss(
 
 
 def _hiding(check: Check, group: _Place, context: JudgeContext, *, is_whole: bool) -> Iterator[_Victim]:
-    """The parts (or nodes) that hide a loss best and that the check does not name; of 100 the very best is left out. Of
-    few nodes all are tried: the spread and centre of the others depend on which node is slow."""
+    """The fastest parts (nodes if ``is_whole``) of a peer group that the check does not flag: they hide a loss best. Of
+    100 the fastest is left out. Of few nodes all are tried: which node is slow changes the spread of the others."""
     samples = [rank for rank in context.samples[check.name].get(group[0], ()) if rank.alike == group[1]]
     ranked: list[tuple[float, _Victim]] = []
     for sample, ratios in zip(samples, ratios_of(check, samples), strict=True):
@@ -107,7 +110,7 @@ def _hiding(check: Check, group: _Place, context: JudgeContext, *, is_whole: boo
 
 
 def _is_named(check: Check, victim: _Victim, context: JudgeContext, steps: int) -> bool:
-    """Whether the check names the victim after this many steps of loss."""
+    """Whether the check flags the victim's parts (or node) once they lose ``steps`` times 0.1 % of their speed."""
     (sample, parts), factor = victim, 1 - steps * STEP
     subject, record, names = sample.subject, sample.record, (check.metric, median_of(check.metric))
     if check.catalogue_sku not in (None, *subject.skus):
@@ -130,7 +133,7 @@ def _is_named(check: Check, victim: _Victim, context: JudgeContext, steps: int) 
 
 
 def _names(context: JudgeContext, check: Check, victim: _Victim) -> bool:
-    """Whether entries of the check name the victim's part; of several parts most, or the node."""
+    """Whether the check's entries in the context flag the victim: its only part, most of its parts, or its node."""
     sample, parts = victim
     entries = context.nodes[sample.subject.name].get(check.name, ())
     named = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn", "missing")]
