@@ -213,6 +213,12 @@ def test_a_key_file_that_cannot_be_read_to_its_end_or_has_no_home_is_named_at_on
     assert openssh.ssh_options({"private_key_file": name}.get) == ("-o", f'IdentityFile="{name}"')
 
 
+def test_an_ssh_that_ended_is_not_waited_for_while_another_session_holds_its_output():
+    """With -v, the master that ControlPersist of a jump host starts keeps ssh's stderr open."""
+    end = openssh.run_ssh(["sh", "-c", "echo out; echo err >&2; setsid sleep 8 & exit 3"], 5)
+    assert (end.code, end.stdout, end.stderr) == (3, "out\n", "err\n")
+
+
 def test_effective_settings():
     settings = ssh_findings.effective(
         "hostname 192.0.2.11\nport 2222\nuser a b\nidentityfile ~/.ssh/a\nidentityfile ~/.ssh/b\n"

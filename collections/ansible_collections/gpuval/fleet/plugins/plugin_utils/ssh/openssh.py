@@ -73,31 +73,33 @@ def run_ssh(command: list[str], seconds: float, environment: Mapping[str, str] |
 
     ssh is killed after `seconds`. `environment` is added to this process's environment.
     """
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            env={**os.environ, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never", **(environment or {})},
-        )
-    except OSError as error:
-        remedy = "install the OpenSSH client on the controller, or set ansible_ssh_executable"
-        raise ProbeError(ProbeFinding("ssh_error", f"{command[0]} cannot be run: {error.strerror}", remedy)) from None
-    code = None
-    _running.add(process.pid)
-    try:
-        process.communicate(timeout=seconds)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        _kill_group(process.pid)
-        _running.discard(process.pid)
-        stdout, stderr = process.communicate()
+    # Files instead of pipes: a ControlPersist master of a jump host keeps stderr open after ssh has ended.
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                env={**os.environ, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never", **(environment or {})},
+            )
+        except OSError as error:
+            remedy = "install the OpenSSH client on the controller, or set ansible_ssh_executable"
+            finding = ProbeFinding("ssh_error", f"{command[0]} cannot be run: {error.strerror}", remedy)
+            raise ProbeError(finding) from None
+        code = None
+        _running.add(process.pid)
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(seconds)
+        finally:
+            _kill_group(process.pid)
+            _running.discard(process.pid)
+            process.wait()
+        for file in (out, err):
+            file.seek(0)
+        stdout, stderr = out.read(), err.read()
     return SshEnd(code, stdout, _LOG_LINE.sub("", stderr), "".join(_LOG_LINE.findall(stderr)), seconds)
 
 
