@@ -1,4 +1,4 @@
-"""History: the reports of all runs in the bucket, for a node, a part, a SKU or the fleet. The bucket is authoritative.
+"""History of a node, a GPU, a SKU or the fleet, from the reports of all runs in the bucket, which is authoritative.
 ``sync`` copies changed reports into a cache of Parquet files, a folder for each run, which DuckDB reads; the cache may
 be deleted at any time."""
 

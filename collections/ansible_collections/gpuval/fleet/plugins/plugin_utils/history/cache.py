@@ -24,7 +24,7 @@ import psutil
 from ..runs import folder as run_folder
 from . import HistoryError
 
-#: Exceptions of DuckDB; empty if DuckDB is missing, and then there is no history.
+#: Exceptions of DuckDB; empty if DuckDB is not installed.
 ERRORS: tuple[type[Exception], ...] = ()
 try:
     import duckdb
@@ -34,15 +34,15 @@ except ImportError as error:
     lacking = str(error)
 
 QUERIES = Path(__file__).with_name("queries")
-#: Max memory of DuckDB; it spills the rest to disk.
+#: Max memory of DuckDB, which spills more to disk.
 MEMORY = "1GB"
 THREADS = 4
-#: Maximum bytes of one node's line.
+#: Maximum bytes of the JSON line that the history keeps of one node.
 MAX_LINE_BYTES = 64 << 20
 
 _VERSIONS = "MAP(VARCHAR, VARCHAR)"
 _METRICS = "STRUCT(name VARCHAR, value DOUBLE, unit VARCHAR, scope VARCHAR, revision INTEGER)[]"
-#: Columns of a node's line (projection.line_of).
+#: Columns of the JSON line that the history keeps of a node, as `projection.line_of` makes it.
 COLUMNS = {
     "node": "VARCHAR", "stages": "VARCHAR[]", "sku": "VARCHAR", "labels": _VERSIONS, "verdict": "VARCHAR",
     "class": "VARCHAR", "flaky": "BOOLEAN", "renumbered": "VARCHAR[]",
@@ -133,7 +133,8 @@ class Cache:
         return [CachedRun(path) for path in sorted(self.path.iterdir()) if path.is_dir() and path.name[0] != "."]
 
     def write(self, run: CachedRun, folder: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all tables of a run; ``lines``: one for each node."""
+        """Replace all Parquet files of a cached run. ``folder``: the run's in the bucket; ``lines``: one for each
+        node."""
         draft = self._temporary / "lines.jsonl"
         with draft.open("wb") as stream:
             stream.writelines(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)

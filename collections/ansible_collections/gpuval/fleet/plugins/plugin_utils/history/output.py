@@ -35,7 +35,7 @@ def check_name(path: Path) -> None:
 
 
 def documents(path: Path, document: Mapping[str, Any]) -> dict[Path, bytes]:
-    """Contents of the files to write: one JSON document, or a CSV file for each non-empty list."""
+    """``{path: content}`` of the files to write: one JSON document, or a CSV file for each non-empty list in it."""
     check_name(path)
     if path.suffix == ".json":
         schemas.validate("history", document, what=str(path))
@@ -49,7 +49,8 @@ def documents(path: Path, document: Mapping[str, Any]) -> dict[Path, bytes]:
 
 
 def _flat(name: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Flatten entries to one level of keys: a figure gets a line for each of its runs, lists become text."""
+    """Flatten entries of the history to one level of keys for CSV: a figure gets a line for each of its runs, lists
+    become text."""
     for entry in entries:
         if name == "figures":
             yield from (
@@ -75,7 +76,8 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def export(history: History, path: Path, draft: Path, *, dry: bool) -> list[str]:
-    """Write the file by way of ``draft``; returns its path if the file is new or changed. Raises HistoryError."""
+    """Write the stages of judged runs to ``path``, by way of the temporary file ``draft``. Returns the path if the file
+    is new or changed; ``dry``: without writing. Raises HistoryError."""
     if history.empty:
         raise HistoryError("the bucket has no run: nothing to export")
     options, time = FORMATS[path.suffix]

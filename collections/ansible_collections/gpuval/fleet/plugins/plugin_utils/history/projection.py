@@ -1,5 +1,5 @@
-"""What the history keeps of a run's nodes: lines from run.json and report.json. Pure. Records reach a report only after
-``accept_record``; free text is bounded here."""
+"""Make the JSON line that the history keeps of each node of a run, from run.json and report.json. Pure. Records reach a
+report only after ``accept_record``; free text is bounded here."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,8 @@ MAX_WORD = 128
 
 
 def line_of(name: str, expected: Mapping[str, Any], judged: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The history's line for one expected node of a run (``gpuval.run/1``). ``judged``: its unpacked report entry."""
+    """The history's line for one node. ``expected``: its part of run.json; ``judged``: its unpacked entry in the
+    report, None if the run was not judged."""
     line = {
         "node": name,
         "stages": [*expected["stages"], *expected.get("gang_stages", ())],
@@ -89,6 +90,6 @@ def _identity(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _word(text: Any) -> str | None:
-    """The identity in a comparable form; None for fillers that some manufacturers leave."""
+    """A serial, UUID or model as one short line; None for fillers that some manufacturers leave."""
     word = one_line(text, MAX_WORD) if isinstance(text, str) else ""
     return word if word and not is_useless(word.lower()) else None

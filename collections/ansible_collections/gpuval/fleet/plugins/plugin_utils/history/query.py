@@ -23,7 +23,7 @@ SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"
 #: Units of the figures shown by default; more is faster, except for seconds.
 SPEEDS = ("bytes/s", "TFLOP/s", "tokens/s", "samples/s", "images/s", "requests/s", "seconds")
-#: Min number of sister parts for a meaningful median scatter.
+#: Min number of sister parts (the same figure of other parts) for a meaningful median of their scatter.
 MIN_SISTERS = 3
 MAX_DRIFTS = 1000
 MAX_FLAKY = 1000
@@ -32,7 +32,7 @@ MAX_REFUSED = 100
 #: Columns in which figures must agree to be compared.
 GROUP = ("stage", "metric", "unit", "scope", "sku", "gpus", "workload", "setup")
 
-#: SQL: the setup of a series, after the revision of its figures' definition unless that is the first.
+#: SQL expression for the setup of a series of figures; a revision of their definition after the first precedes it.
 _SETUP = "concat(CASE WHEN m.revision > 1 THEN concat('revision ', m.revision, ' ') END, c.setup)"
 
 
@@ -67,7 +67,7 @@ class Question:
 
 
 class History:
-    """The cached runs as tables: runs, nodes, records, metrics, and the identities."""
+    """The cached runs as DuckDB tables (runs, nodes, records, metrics, machines, parts), and the query on them."""
 
     def __init__(self, cache: Cache, question: Question, checks: Iterable[Check]) -> None:
         self.question = question
@@ -92,7 +92,8 @@ class History:
         self._choose_metrics(checks)
 
     def _choose_subject(self) -> None:
-        """Make the table ``chosen`` with the query's subject: no, node, part (NULL: the whole node)."""
+        """Make the table ``chosen`` of what the query is about: number of the run, node, part (NULL: the whole
+        node)."""
         question = self.question
         select = statement(f"chosen_{question.subject}")
         self.execute(
@@ -174,7 +175,7 @@ class History:
         return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
     def _node_rows(self) -> list[dict[str, Any]]:
-        """A row for each run of the node or GPU: its part and its verdict."""
+        """A row for each run of the queried node or GPU, with its verdict, failed checks and versions."""
         rows = self._table(statement("node_rows"), NOT_JUDGED)
         for row in rows:
             row["failed_checks"] = [_check_text(one) for one in row.pop("failed")]
@@ -242,7 +243,7 @@ class History:
         return count, drifts
 
     def _add_changes(self, drifts: Sequence[dict[str, Any]]) -> None:
-        """Add to each drift its part, its runs, and the versions and places that changed between runs."""
+        """Add to each drift, in place, its part, its runs, and the versions and slots that changed between runs."""
         if not drifts:
             return
         columns = "one INTEGER, group_key UBIGINT, subject_key UBIGINT, fleet BOOLEAN"

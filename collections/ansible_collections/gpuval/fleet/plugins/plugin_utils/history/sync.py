@@ -89,7 +89,7 @@ def _read_run(store: Store, cached: CachedRun, entry: Entry, synced: Synced) -> 
 
 
 def _bring(store: Store, cache: Cache, folder: str, synced: Synced, show: Show) -> None:
-    """Update a run in the cache if its run.json or report changed; an unusable report counts as none."""
+    """Update a run in the cache if its run.json or report changed in the bucket; an unusable report counts as none."""
     cached = cache.run(folder)
     run, state = cached.remembered["run"], cached.state
     key = f"{folder}/report/report.json"

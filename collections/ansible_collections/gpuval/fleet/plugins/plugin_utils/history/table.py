@@ -16,7 +16,7 @@ MAX_CELL = 48
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
-    """The history as lines: runs, figures, flaky machines, drifts, and refused records."""
+    """The history document as lines of text: runs, figures, flaky machines, drifts, and refused records."""
     query = document["asked"]
     subject = "the fleet" if query["subject"] == "fleet" else f"{query['subject']} {one_line(query['value'], 128)}"
     since = f" since {query['since'][:10]}" if query["since"] else ""
@@ -76,7 +76,7 @@ def _figures(document: Mapping[str, Any]) -> list[str]:
 
 
 def _figure(run: Mapping[str, Any], unit: str) -> str:
-    """The median, and the range of its parts if one is far from it."""
+    """A run's median of a figure as text, with its lowest and highest part if these are far from the median."""
     far = MIN_TOTAL * abs(run["median"])
     ends = {"min": run["low"], "max": run["high"]}
     ends_shown = [f"{end} {_human(value, unit)}" for end, value in ends.items() if abs(value - run["median"]) > far]

@@ -1,5 +1,5 @@
-"""What a node must prove before its PASS accepts it, by ``skus/shared/acceptance.yml``, whatever the profile. Marks,
-the health file, hostfiles and the verdict on the run read the report's answer of ``unproven``. Pure."""
+"""Evidence that a node with PASS needs to be accepted, whatever the profile (``skus/shared/acceptance.yml``). A report
+lists the gaps as ``unproven``, which marks, health file, hostfiles and the run's verdict obey. Pure."""
 
 import functools
 import re
@@ -18,14 +18,15 @@ from .check import FACTS
 from .identity import DISPUTED
 
 PROOFS = COLLECTION / "skus/shared/acceptance.yml"
-#: More than any node has: a count comes from the node, and may be any number.
+#: Upper bound for the number of GPUs that a node reports: its report is not trusted.
 MAX_GPUS = 4096
 _GPU = re.compile(r"gpu:?(\d+)")
 
 
 @dataclass(frozen=True)
 class AcceptanceProof:
-    """One kind of evidence that a node needs before it is accepted: an entry of ``acceptance.yml``."""
+    """One kind of evidence that a node needs before it is accepted: an entry of ``acceptance.yml``. ``of``: cpu or gpu
+    nodes; ``seconds``: least duration of the stage, or of its metric ``seconds_of``."""
 
     what: str
     of: str
@@ -70,7 +71,7 @@ def may_use_gpus(stages: Iterable[str]) -> bool:
 
 
 def _lacking(node: Document, proof: AcceptanceProof, gpus: int) -> str:
-    """Why the node lacks the proof; empty if it has the proof."""
+    """Why a report's node, with this number of GPUs, lacks the proof; empty if it has the proof."""
     stage = next((stage for stage in node["stages"] if stage["name"] == proof.stage), None)
     metrics = node["metrics"].get(proof.stage, ())
     scopes = [metric["scope"] for metric in metrics if metric["name"] in proof.metrics and metric["value"]]

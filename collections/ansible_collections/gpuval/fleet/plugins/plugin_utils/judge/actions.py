@@ -101,7 +101,8 @@ def assign(report: Document, earlier: Earlier) -> None:
 
 
 def excused_changes(report: Document) -> dict[str, list[dict[str, str]]]:
-    """For each node the changes of speed that its peers excuse. If a later run finds one again, it is a fault."""
+    """For each node its faults, with changes of speed that are excused since healthy nodes changed as much: they count
+    as faults once a later run finds them again."""
     shared, faults_by_node = _shared(report["nodes"]), defaultdict(list)
     for node in report["nodes"]:
         for check in node["checks"]:
@@ -154,8 +155,8 @@ def _faults(node: Document, shared: Collection[str]) -> list[NodeFault]:
 
 
 def _deciding_checks(checks: Iterable[Document]) -> list[Document]:
-    """The required checks that decided against a node: those that failed; else what other work or a clean ended, since
-    other evidence is missing for that; else missing evidence, without figures of a stage that did not end well."""
+    """The required checks that decided against a node: all that failed; else the first that other work on the GPUs, or
+    a clean, left open; else all missing evidence, without figures of stages that ended badly."""
     checks = list(checks)
     missing = required_checks(checks, "missing")
     from_outside = [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]]
@@ -179,7 +180,8 @@ def _where(node: Document, part: str, gpus: int, machine: str, shared: Collectio
 
 
 def _shared(nodes: Sequence[Document]) -> frozenset[str]:
-    """Identities that several machines or GPUs have, by the best identity of each."""
+    """Identities (serial, machine id, UUID) that several machines or GPUs of the report share, so that they name
+    none."""
     machines = (best_of(node["identity"], ("serial", "machine_id")) for node in nodes)
     gpus = (best_of(gpu, ("serial", "uuid")) for node in nodes for gpu in node["identity"].get("gpus", []))
     counted = Counter(filter(None, (*machines, *gpus)))

@@ -16,7 +16,7 @@ from .peer_statistics import borrowed_deviation
 
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20
-#: A baseline keeps separate figures for each value of these, where records report them.
+#: A baseline keeps separate figures for each value of these properties, where records report them.
 TORCH, TRAINING_SETUP = SETUPS = ("torch", "fingerprints.training_setup")
 #: A baseline of fewer nodes is advice only: it fails no node, and its spreads are not used.
 LEAST_NODES = 8
@@ -42,7 +42,8 @@ class Baseline:
     def find(
         self, check: Check, sku: str, gpus: Any, workload: str, setup: Mapping[str, str], revision: int = 1
     ) -> Document | None:
-        """The figure that the check's node is compared with; of several, the one from the most nodes."""
+        """The baseline's figure for the check on nodes of this SKU, GPU count, workload and setup, ``{property:
+        value}``; of several the one from the most nodes, None if there is none."""
         fitting = [
             figure
             for figure in self.figures.get((check.stage, check.metric, check.scope), ())
@@ -54,7 +55,8 @@ class Baseline:
 
 
 def spreads_of(figures: Sequence[Document]) -> list[dict[str, Any]]:
-    """For each SKU the spread between parts of a node, in the catalogue's form, with the smallest number of nodes."""
+    """For each SKU how much the parts of one node differ, relative, in the catalogue's form, from a baseline's figures.
+    ``nodes`` is the smallest number of nodes behind them."""
     of_skus: dict[str, dict[str, Any]] = {}
     for figure in sorted(figures, key=lambda fig: (fig.get("revision", 1), fig["within_nodes_ratio"] or 0.0)):
         if figure["within_nodes_ratio"]:
@@ -67,7 +69,7 @@ def spreads_of(figures: Sequence[Document]) -> list[dict[str, Any]]:
 
 
 def lend_spreads(baseline: Baseline | None, subjects: Iterable[Subject]) -> None:
-    """Give nodes the spreads of their SKU, if wider than the catalogue's, by spreads or a baseline of enough nodes."""
+    """Widen each node's ``known_spreads`` to those of its SKU in the baseline, if enough nodes are behind them."""
     document: Document = baseline.document if baseline else {}
     figures = [one for one in document.get("figures", ()) if one["nodes"] >= LEAST_NODES]
     spreads = document.get("spreads", spreads_of(figures))

@@ -22,9 +22,10 @@ from .check import FACTS, Subject
 from .entries import Entry, own_entry
 
 NAME = "cabling"
-#: A switch of so many compared ports, most of which differ, is in doubt itself.
+#: If most ports of a switch differ from the plan, and at least so many were compared, the plan is in doubt for it.
 MIN_PORTS = 4
-#: So many ports of a switch that differ by one number are shifted, and so many of a node are those of another node.
+#: From so many ports of a switch on that all are off by one number, they count as shifted. From so many ports of a node
+#: on that all are cabled as planned for another node, the two nodes count as exchanged.
 MIN_SHIFTED, MIN_EXCHANGED = 3, 2
 MAX_SHOWN, MAX_TEXT = 4, 120
 _NUMBER = re.compile(r"\d+")
@@ -98,7 +99,7 @@ def _host(name: str) -> str:
 
 
 class CablingComparison:
-    """The plan of a run's nodes, and what its judged nodes (``subjects``) report. ``doubts``: by end of a cable."""
+    """The cabling plan of a run's nodes, compared with the switch ports that its judged nodes (``subjects``) report."""
 
     def __init__(self, run: Document, subjects: Mapping[str, Subject]) -> None:
         planned = {
@@ -165,7 +166,8 @@ class CablingComparison:
         return ComparedCable(cable, found=seen)
 
     def _may_be_renamed(self, tested: Sequence[ComparedCable]) -> bool:
-        """Whether all compared cables of a switch are in the ports of the plan on one switch that the plan lacks."""
+        """Whether a switch may only have another name in the plan: all its compared cables are in the planned ports,
+        but on one switch that the plan lacks."""
         found = [result.found for result in tested if result.found and result.found.is_named(result.cable.switch_port)]
         switches = {seen.switches for seen in found}
         return len(found) == len(tested) and len(switches) == 1 and self._switches.isdisjoint(map(_host, *switches))
@@ -190,7 +192,8 @@ class CablingComparison:
         return doubts
 
     def _line(self, result: ComparedCable) -> str:
-        """The wrong cable with both ends, and the cable that the plan has there."""
+        """A wrong cable as text: its planned and its found switch port, and the cable that the plan has in the
+        latter."""
         cable, owner = result.cable, self._cable_at(result.found)
         text = f"{cable}: plan {cable.switch} {cable.switch_port}, found {result.found_text}"
         if owner is None:
@@ -210,7 +213,7 @@ class CablingComparison:
         return names.pop() if len(names) == 1 and len(results) >= MIN_EXCHANGED else ""
 
     def checks(self, node: str) -> list[Entry]:
-        """The checks of a node; none without a plan."""
+        """The entries about the cabling of a node; empty if the plan lacks the node."""
         if node not in self.nodes:
             return []
         results = self.nodes[node]

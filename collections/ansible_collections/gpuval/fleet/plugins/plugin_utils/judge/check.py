@@ -1,4 +1,4 @@
-"""One criterion as data, and where it applies."""
+"""A criterion as data: which metric is held to which limit, on which nodes; and a node as its checks see it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,7 +77,7 @@ class Check:
     #: The check also applies to every other stage that reports the figure, under that stage's name.
     every_stage: bool = False
     where_reported: bool = False
-    #: The metric that decides instead, of the parts that report it.
+    #: Name of a metric that is judged instead, on the parts that report it.
     unless_reported: str | None = None
     #: The SKU of the catalogue that defines the check; nodes of another SKU get no entry.
     catalogue_sku: str | None = None
@@ -146,7 +146,7 @@ class Subject:
     gpu_temperature_max: float | None = None
     #: Why the node should have GPUs although none are declared; empty if nothing shows any.
     expects_gpus: str = ""
-    #: SKU of the catalogue that the facts show.
+    #: Name of the catalogue's SKU that the node's facts match; None for none.
     catalogue_sku: str | None = None
     #: The node's properties: versions from its facts, and labels from the inventory.
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -165,8 +165,8 @@ class Subject:
     _compact: dict[int, CompactMetrics] = field(default_factory=dict)
 
     def metrics(self, record: Record, name: str, scope: str, revision: int | None = 1) -> Sequence[NodeMetric]:
-        """The metrics of this name in one kind of scope, of one revision of their definition (None: any). Revision 1 of
-        a speed is the median of its repeats, which later revisions report beside the speed."""
+        """A record's metrics of this name and scope (node, gpu, rank, link), by one revision of their definition (None:
+        any). Revision 1 of a speed is the median of its repeats, which later revisions report beside the speed."""
         metrics = self._compact.get(id(record))
         if metrics is None:
             metrics = self._compact[id(record)] = CompactMetrics.of(record["metrics"])

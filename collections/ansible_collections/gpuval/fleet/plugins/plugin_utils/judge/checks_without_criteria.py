@@ -1,5 +1,5 @@
-"""The checks that need no criteria: launch, other work, changed evidence, accelerator, identity of the machine, GPUs in
-the order of the facts, and measurements that two nodes have in common: no two machines take the same time for all."""
+"""The checks that need no criteria: launch, other work on the GPUs, changed evidence, accelerator, identity of the
+machine, order of the GPUs, and copied measurements: no two machines take exactly the same time for everything."""
 
 import functools
 import hashlib
@@ -67,7 +67,8 @@ def no_stage_checks(stages: Sequence[str]) -> list[Entry]:
 
 
 def changed_and_exempt_checks(changed: tuple[Sequence[str], str] | None, expected: Document) -> list[Entry]:
-    """Checks that records are those judged before (else the verdict cannot improve), and of exempt stages."""
+    """A check against records that changed since an earlier judgement, so that the verdict cannot improve; and skipped
+    checks of exempt stages. ``changed``: (these stages, earlier verdict); ``expected``: the node's part of run.json."""
     exempt = [
         own_entry(f"{stage}_state", stage, "state", "skipped", expected=f"nothing: {reason}", reason=reason)
         for stage, reason in expected.get("exempt", {}).items()

@@ -1,7 +1,7 @@
 """Whether what a stage reports agrees with itself: its times, figures, telemetry, command, and the node's other stages.
 
 A rule of ``skus/shared/coherence.yml``, or of ``files/coherence.yml`` of a stage, is a ratio of figures with the limits
-of healthy records. The stage of a contradiction is missing; it fails where that itself shows a fault.
+of healthy records. A contradiction makes the stage's evidence missing, or fails it if the rule itself shows a fault.
 """
 
 import functools
@@ -35,7 +35,7 @@ from .criteria import data_sheet_figure
 from .entries import Entry, gang_of, own_entry
 from .plausible import range_of
 
-#: The rules of all stages, and the file within the folder of a stage.
+#: The file of coherence rules for all stages, and the file of a stage's own rules within its folder.
 RULES, OF_STAGE = COLLECTION / "skus/shared/coherence.yml", "files/coherence.yml"
 NODE = "node"
 #: Seconds that consecutive stages of a node may overlap, since its clock may be set in between.
@@ -54,7 +54,7 @@ _ATOM = re.compile(r"(?:(?P<gather>[a-z]+)\()?(?:(?P<stage>[a-z_]+)/)?(?P<name>[
 _SETUP = re.compile(r"(llama|resnet18)(?:-(\w+))? (\d{1,6})(?:x(\d{1,6}))? (bf16|fp32) (compiled|eager)")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LINK = re.compile(r"link:(gpu|rank)(\d+)>(?:gpu|rank)(\d+)")
-#: Measurements in these units never agree on two parts in more digits than this, in more figures than this.
+#: Measurements of two parts in these units never agree to more than _DIGITS digits in more than _MOST_EQUAL figures.
 _MEASURED, _DIGITS, _MOST_EQUAL = frozenset({"seconds", "watts", "TFLOP/s", "bytes/s"}), 5, 2
 
 
@@ -68,7 +68,7 @@ class CoherenceTerm(NamedTuple):
     constant: float | None = None
 
 
-#: A product of sums of terms.
+#: One side of a coherence rule's ratio: a product of sums of terms.
 CoherenceProduct = tuple[tuple[CoherenceTerm, ...], ...]
 
 
@@ -104,7 +104,7 @@ class CoherenceRule:
 
 
 def files() -> tuple[Path, ...]:
-    """The files of coherence rules: of all stages, then those of each. Raises SettingError."""
+    """Paths of the files of coherence rules: first for all stages, then each stage's own. Raises SettingError."""
     return (RULES, *extensions.files("stages", OF_STAGE))
 
 
@@ -115,7 +115,7 @@ def rules() -> tuple[CoherenceRule, ...]:
 
 
 def entries_of(path: Path) -> list[dict[str, Any]]:
-    """The rules of a file. Raises SettingError for a stage's rule about another one, YamlError, schemas.Invalid."""
+    """The coherence rules of a file. Raises SettingError for a rule about another stage, YamlError, schemas.Invalid."""
     document = yaml_file.shipped(path, "coherence")
     for entry in document["rules"]:
         if path != RULES and "stages" in entry:
@@ -146,7 +146,7 @@ def _parse_term(text: str) -> CoherenceTerm:
 
 @extensions.cached
 def rules_for(stage: str, metrics: frozenset[str]) -> tuple[CoherenceRule, ...]:
-    """The rules that apply to a stage with these metrics; one with ``*`` is repeated for each metric that matches."""
+    """The coherence rules for a stage that reports these metrics; one with ``*`` is repeated for each that matches."""
     fitting = (rule for rule in rules() if not {"*", stage}.isdisjoint(rule.stages))
     return tuple(variant for rule in fitting for variant in _variants(rule, metrics) if variant.applies_to(metrics))
 
@@ -396,7 +396,7 @@ def _copied_parts(subject: Subject, stage: str, record: Record) -> Iterator[str]
 
 
 def _empty_digests(subject: Subject, stage: str, record: Record) -> Iterator[str]:
-    """Fingerprints that are digests of nothing, or one digest for several works."""
+    """Fingerprints that cannot be true digests: of empty input, malformed, or equal for different work."""
     digests = {name: value for name, value in record["fingerprints"].items() if name.endswith("_sha256")}
     for name, value in record["fingerprints"].items():
         if value.lower() in _of_nothing() or re.fullmatch(r"([0-9a-fA-F])\1{15,}", value):
@@ -419,7 +419,7 @@ def _of_nothing() -> frozenset[str]:
 
 
 def _overlap(subject: Subject, stage: str, record: Record) -> Iterator[str]:
-    """Earlier stages of the same plan that were still at work when this stage began."""
+    """Earlier stages of the same plan that ended more than OVERLAP_SECONDS after this stage began."""
     begun = record["started_at"]
     for other_stage, past in subject.records.items():
         if other_stage == stage:

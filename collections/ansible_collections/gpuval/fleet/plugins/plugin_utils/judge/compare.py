@@ -1,4 +1,4 @@
-"""The one comparison of figures: of a run with an earlier one, of a run with its baseline, of two baselines. Pure."""
+"""Compare the figures of two runs, of a run and its baseline, or of two baselines. Pure."""
 
 import math
 import statistics
@@ -26,7 +26,7 @@ class ReportFigure(NamedTuple):
     error: float = 0.0
 
 
-#: For each node's name its figures, by a key that says what each figure is.
+#: {node name: {key that says what the figure is: figure}}.
 Figures = Mapping[str, Mapping[Any, ReportFigure]]
 
 
@@ -80,13 +80,13 @@ def medians(changes: Iterable[FigureChange]) -> list[FigureChange]:
     ]
 
 
-#: Relative changes below this are left out.
+#: Relative changes between two baselines below this are left out.
 MIN_CHANGE = 0.005
 _SPREADS = {"between_nodes_ratio": "nodes", "within_nodes_ratio": "parts of a node", "repeats_ratio": "repeats"}
 
 
 class BaselineKey(NamedTuple):
-    """Which figure of a baseline it is, whatever the version of torch, so that a new version is compared."""
+    """Identifies a figure of a baseline whatever its version of torch, so that figures of two versions are compared."""
 
     stage: str
     metric: str
@@ -142,7 +142,7 @@ def line_of(change: FigureChange) -> str:
 
 
 def repeatability(document: Document) -> list[str]:
-    """A line for each figure: its median, and its spread between nodes, between parts of a node and between repeats."""
+    """A line for each figure of a baseline: median, and spread between nodes, parts of a node and repeats."""
     lines = []
     for figure in document["figures"]:
         spreads = ", ".join(

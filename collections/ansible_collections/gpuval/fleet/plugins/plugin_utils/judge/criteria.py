@@ -197,7 +197,8 @@ def sku_checks(document: Any) -> list[Check]:
 
 
 def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The checks of a SKU as criteria files have them, completed by those named as ``like``. Raises CriteriaError."""
+    """The checks of a SKU file in the form of criteria files, completed from the shared checks that they name in
+    ``like``. Raises CriteriaError."""
     shared, sku, entries = _read_shared_checks(), document["name"], []
     for entry in document["checks"]:
         own = dict(entry)

@@ -20,7 +20,7 @@ from .check import FACTS, Subject
 from .entries import Entry, own_entry
 
 RACK = "gpuval_rack"
-#: Keys of gpuval_rack that are counts, and the largest.
+#: Keys of gpuval_rack that are counts, with the largest allowed count.
 RACK_COUNTS = {"trays": 1024, "chassis": 64}
 PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SERVICES, MOUNTS, TEMPERATURE = "gpuval_services", "gpuval_mounts", "gpuval_gpu_temperature_max_celsius"
@@ -191,7 +191,7 @@ def port_rate(text: Any) -> float:
 
 
 def nic_checks(ordered: Mapping[str, Any], facts: Record | None) -> list[Entry]:
-    """The check that enough RDMA ports have a link at the ordered rate."""
+    """The check that enough RDMA ports have a link at the ordered rate. ``ordered``: the result of `parse_nics`."""
     if not ordered:
         return []
     count, rate = ordered["count"], ordered.get("rate_bits_per_second")
@@ -225,7 +225,7 @@ def _ports(facts: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
 
 
 def checks_of(expected: Mapping[str, Any], facts: Record | None) -> list[Entry]:
-    """All checks of what a node's entry in run.json declares."""
+    """All checks of a node's facts against what its part of run.json (``expected``) declares."""
     declared = expected.get("declared", {})
     return [
         *nic_checks(expected.get("nics", {}), facts),

@@ -28,7 +28,8 @@ _FACTS_FIRST = "fix the facts stage, which reports what the node has, then valid
 
 
 class PartResult(NamedTuple):
-    """A part's figure against the limit; ``passed`` None is missing. The passing part of least ``margin`` is shown."""
+    """A check's result on one part, such as gpu:3. ``passed``: None if evidence is missing. ``margin``: distance from
+    the limit; of parts that pass, the report shows the one with the least."""
 
     part: str
     passed: bool | None
@@ -44,7 +45,8 @@ class PartResult(NamedTuple):
 
 
 class _EntryFields:
-    """Its instances' dictionaries share keys: one of a fleet's hundred thousands takes 200 bytes rather than 470."""
+    """Holds an entry's fields: the dictionaries of a class's instances share their keys, so that each of a fleet's
+    hundred thousand entries takes 200 bytes instead of 470."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         for name, value in fields.items():
@@ -52,7 +54,8 @@ class _EntryFields:
 
 
 def entry_of(check: Check, verdict: str, reason: str, **fields: Any) -> Entry:
-    """The entry of a criterion; failed advice is a warning. The criterion's remedy is for failed figures only."""
+    """The report's entry for a criterion; one that is advice and fails is a warning. ``fields`` replace the
+    criterion's."""
     shown = "warn" if verdict == "fail" and not check.required else verdict
     declared = {name: getattr(check, name) for name in ("metric", "severity", "expected", "source", "remedy")}
     own = {**declared, "unit": check.unit or "", **fields}
@@ -62,7 +65,7 @@ def entry_of(check: Check, verdict: str, reason: str, **fields: Any) -> Entry:
 def own_entry(
     name: str, stage: str, kind: str, verdict: str, reason: str = "", remedy: str = "", **fields: Any
 ) -> Entry:
-    """The entry of a check that no criteria file defines."""
+    """The report's entry for a check that no criteria file defines."""
     own = {
         "name": name, "stage": stage, "metric": None, "kind": kind, "severity": "required", "verdict": verdict,
         "part": "node", "value": None, "unit": "", "expected": "", "reason": reason,
@@ -98,7 +101,7 @@ def entries_of(check: Check, results: Sequence[PartResult], absent: Absent = Non
     return entries
 
 
-#: Metrics in which a search reports its findings about one node.
+#: Metrics in which the search for the bad node of a gang reports what it found about one node.
 SEARCH_METRICS = ("fabric_suspect_count", "fabric_untested_count", "fabric_bad_link_count")
 
 
@@ -254,7 +257,8 @@ def excused(check: Check, entries: list[Entry], subject: Subject, record: Record
 
 
 def with_gang(check: Check, entries: list[Entry], record: Record) -> list[Entry]:
-    """The entries for a figure of a whole gang. It implicates no member: where it fails, each member lacks evidence."""
+    """The entries with the gang's name for a figure of a whole gang, and the stage's message where the check shows it.
+    A gang's failed figure implicates no member: it is missing evidence for each of them."""
     message = " ".join(str(record["message"]).split())[:MAX_MESSAGE] if check.tells_message else ""
     for entry in entries:
         if entry["verdict"] not in ("fail", "warn", "missing"):

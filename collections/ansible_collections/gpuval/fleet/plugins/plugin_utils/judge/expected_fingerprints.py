@@ -1,4 +1,4 @@
-"""What a run's settings imply for fingerprints that limits depend on: which checks hold is not for a node to say.
+"""Values of fingerprints that a run's settings imply, so that no node can choose the limits that apply to it.
 
 The setup of a training, NVLS and the collectives of a gang follow from the command and the environment of their stage,
 sizes that are ``auto`` from the memory of the SKU. They are frozen in run.json when the run is opened.

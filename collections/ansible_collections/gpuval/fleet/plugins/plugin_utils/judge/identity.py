@@ -1,4 +1,4 @@
-"""What tells a machine and its GPUs apart, and machines that are listed twice.
+"""Identities of machines and GPUs (machine id, serial, UUID, host key), and machines that a run lists twice.
 
 What a node reports of its identity is a claim; its SSH host key and the scheduler's id of it are the controller's own
 knowledge. Two nodes fail for one identity only where nothing shows two machines. Where a node's own evidence
@@ -29,7 +29,7 @@ SAME = "has the same "
 DISPUTED = "two machines list one GPU"
 MACHINE, SERIAL, GPUS, HOST_KEY = "machine id", "serial", "GPU UUID", "host key"
 
-#: For each other node's name the reasons.
+#: {name of another node: what the two nodes share, as texts}.
 Reasons = dict[str, list[str]]
 
 
@@ -64,13 +64,13 @@ class IdentityClaim:
         #: UUIDs in the facts' list of GPUs, and the length of that list.
         self.listed = frozenset(uuid.lower() for uuid in environment.texts(reported, "gpus[].uuid"))
         self.gpu_count = len(environment.objects(reported, "gpus[]"))
-        # others' ids differ from PyTorch's
+        # ids of other vendors' tools differ from PyTorch's
         is_comparable = environment.texts(reported, "accelerator.vendor") == ["nvidia"]
         of_stages = (environment.texts(record["environment"], "devices[].uuid") for record in records.values())
         #: UUIDs of the GPUs that other stages worked on, if comparable with those of the facts.
         self.at_work = _bare(chain.from_iterable(of_stages)) if is_comparable else frozenset()
         self.hostname = next(iter(environment.texts(reported, "os.hostname")), "").lower()
-        #: GPUs that the node had in earlier runs.
+        #: UUIDs of the GPUs that the node had in earlier runs.
         self.earlier = evidence.earlier_gpus.get(name, frozenset())
 
     @property
@@ -79,7 +79,7 @@ class IdentityClaim:
 
     @property
     def evidence(self) -> tuple[list[list[str]], str]:
-        """An order of machines in which no name counts."""
+        """Sort key that puts nodes with equal identities side by side, whatever their names."""
         return [sorted(of_kind) for of_kind in self.values.values()], self.machine
 
 
@@ -277,7 +277,7 @@ def identity_of(facts: Record | None) -> dict[str, Any]:
 
 
 def _claimed(facts: Record | None) -> Document:
-    """The identity in a node's facts; empty if it has another form."""
+    """The dict ``identity`` of a node's facts; empty if it is missing or no dict."""
     return next(iter(environment.objects(facts["environment"] if facts else {}, "identity")), {})
 
 

@@ -108,7 +108,7 @@ def _check_indexes(symptoms: Iterable[Symptom]) -> frozenset[int]:
 
 
 def _waiting(symptoms: Sequence[Symptom], ends: frozenset[str]) -> frozenset[int]:
-    """Indexes of figures of all GPUs, which a slow GPU or link in ``ends`` explains."""
+    """Indexes of checks for which all GPUs wait, so that a slow GPU or link explains them; empty for other ``ends``."""
     return _check_indexes(symptom for symptom in symptoms if _are_gpus(ends) and symptom.is_of(WAITING))
 
 

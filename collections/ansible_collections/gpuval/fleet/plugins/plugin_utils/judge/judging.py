@@ -1,4 +1,4 @@
-"""A run's evidence as it lies in results/, and the report on it."""
+"""Read the evidence of a run from its folder on the controller, to judge it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,8 @@ from ..runs.folder import RunFolder
 def take_file(
     evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], node: str, stage: str, at: float | None = None
 ) -> Record | None:
-    """Read a node's record of a stage into ``evidence``; None if missing or refused. ``at``: see `take_record`."""
+    """Read a node's record of a stage into ``evidence``; None if missing or refused. ``at``: time of the judgement, in
+    seconds since the epoch; None for now."""
     try:
         raw = files.read(folder.evidence_file(node, stage))
     except FileNotFoundError:
@@ -49,8 +50,8 @@ def is_settled(folder: RunFolder) -> bool:
 def read_evidence(
     folder: RunFolder, run: Mapping[str, Any], *, at: float | None = None, settled: bool | None = None
 ) -> RunEvidence:
-    """Read and check again the evidence of the nodes' own stages: files in results/ may have been changed. ``at`` and
-    ``settled``: of an earlier judgement, as `take_record` and `is_settled` have them; None for those of now."""
+    """Read and check again the evidence of the nodes' own stages: files in results/ may have been changed. To repeat an
+    earlier judgement, give its time (``at``, seconds since the epoch) and whether the run was `is_settled` then."""
     evidence = RunEvidence(
         launches=folder.read_launches(),
         problems=folder.read_problems(),

@@ -1,4 +1,4 @@
-"""Links that ports of one name lost on several nodes in the same time: their switch is at fault, and no node. Pure.
+"""Links that several nodes lost on ports of one name at the same time: the switch is at fault, and no node. Pure.
 
 In a rail-optimised fabric the ports of one name end at one switch; in others a node has all its ports at one, so that
 each name is lost on the nodes of that switch.
@@ -15,7 +15,7 @@ from .check import Subject
 from .entries import Entry
 
 METRIC, FAILURE_CLASS = "link_down_new_count", "switch_links"
-#: From so many nodes on a loss is shared, or of all nodes of a run of two.
+#: The loss of a link is shared if so many nodes have it; of a run of two nodes, both.
 MIN_NODES = 3
 MAX_PORT = 64
 _REMEDY = (
@@ -45,7 +45,8 @@ def _losses(node: str, record: Record) -> Iterable[LinkLoss]:
 
 
 def find_shared(subjects: Mapping[str, Subject]) -> dict[tuple[str, str], str]:
-    """For each node and stage, whose lost links other nodes lost in that time, too, what they share, in words."""
+    """``{(node, stage): text}`` where other nodes lost the same links at the same time; the text names port and
+    nodes."""
     by_port: dict[str, list[LinkLoss]] = defaultdict(list)
     for name, subject in subjects.items():
         for record in subject.records.values():
@@ -65,7 +66,7 @@ def find_shared(subjects: Mapping[str, Subject]) -> dict[tuple[str, str], str]:
 
 
 def blame_switch(checks: list[Entry], shared: Mapping[tuple[str, str], str], node: str) -> list[Entry]:
-    """The checks of a node, those of losses that it shares classed by the switch."""
+    """The checks of a node; the failure class of links that it lost with others (``shared``) becomes the switch's."""
     for check in checks:
         text = shared.get((node, check["stage"])) if check["metric"] == METRIC else None
         if text and check["verdict"] == "fail":

@@ -71,7 +71,7 @@ def make(report: Document, *, name: str, version: int, created_at: str, spreads_
 
 
 def _measured(node: Document, stage: Document) -> Iterator[tuple[_Key, MeasuredPart]]:
-    """The speeds of a stage that succeeded, each with what tells its figure from others."""
+    """(key of the figure, value on one part) for each speed that a node reports for a stage that succeeded."""
     if stage["state"] != "success":
         return
     reported = {

@@ -52,12 +52,12 @@ class JudgedRun:
 
     @functools.cached_property
     def cabling(self) -> CablingComparison:
-        """Where the ports of the nodes lead, against the plan."""
+        """The network cables of the nodes, compared with the cabling plan."""
         return CablingComparison(self.document, self.subjects)
 
     @functools.cached_property
     def shared_link_losses(self) -> dict[tuple[str, str], str]:
-        """For each node and stage whose lost links other nodes lost, too, what they share."""
+        """``{(node, stage): text}`` for links that several nodes lost at the same time."""
         return link_losses.find_shared(self.subjects)
 
     @functools.cached_property
@@ -208,7 +208,7 @@ def was_slow(case: NodeCase, stage: str) -> bool:
 
 
 def _is_control(case: NodeCase, stage: str) -> bool:
-    """Whether no attempt of the stage was slow or far from its peers: it was repeated to compare a slow node."""
+    """Whether a good node repeated the stage only to compare a slow one with: no attempt was slow or far from peers."""
     of_node = [one for entries in case.run.context.nodes.get(case.name, {}).values() for one in entries]
     compared = any(one["stage"] == stage and one["kind"] == "outlier" and one["verdict"] == "pass" for one in of_node)
     return compared and stage not in case.run.context.doubtful.get(case.name, ()) and not was_slow(case, stage)

@@ -27,7 +27,7 @@ from .stage_end import MAX_REASON
 
 #: What shows the rack of a tray, the strongest first, and its words in messages.
 SOURCES = {"cluster_uuid": "ClusterUUID", "chassis_serial": "chassis serial", "label": "label"}
-#: Paths of what GPUs of the facts report, by key.
+#: {key: path below ``gpus[]`` in a node's facts} of the values that show a tray's rack and place.
 _OF_GPUS = {
     "cluster_uuid": "fabric_cluster_uuid",
     "clique": "fabric_clique",
@@ -35,9 +35,9 @@ _OF_GPUS = {
     "slot": "chassis_slot+tray_index+host_id",
     "model": "name",
 }
-#: Errors of an NVLink since the driver was loaded: healthy ones have few.
+#: A healthy NVLink has at most this many errors since the driver was loaded.
 MANY_LINK_ERRORS = 100
-#: Checks that lack trays alone: those that --limit, or other work, left out of the run.
+#: Rack checks that are open only because --limit, or other work, left trays out of the run.
 NOT_WHOLE = frozenset({"rack_trays"})
 #: Class of a tray's check of its links, where only links of a dead switch plane are down, and the metric of the check.
 OF_PLANE, LINKS_UP = "nvlink_plane", "gpu_nvlinks_up_count"
@@ -45,7 +45,7 @@ OF_PLANE, LINKS_UP = "nvlink_plane", "gpu_nvlinks_up_count"
 
 @dataclass(frozen=True)
 class RackTray:
-    """A node of a rack. ``values``: by key the values that its GPUs report, each with these GPUs."""
+    """A node of a rack. ``values``: ``{key: {value: GPUs that report it}}``."""
 
     name: str
     verdict: str
@@ -58,7 +58,7 @@ class RackTray:
     declared: Mapping[str, Any]
     values: Mapping[str, Mapping[str, list[str]]]
     imex: Mapping[str, Any]
-    #: By number of an NVLink, on how many GPUs it is down, or has errors; and on how many it is down.
+    #: {number of an NVLink: GPUs of the tray on which it is down or has errors}; and only those on which it is down.
     bad_links: Counter[str]
     down_links: Counter[str]
 
@@ -82,7 +82,8 @@ class RackTray:
         )  # fmt: skip
 
     def source(self, key: str) -> str:
-        """What most of its GPUs report of a source, else its labels; empty without."""
+        """The rack that a source (key of SOURCES) shows: what most of the tray's GPUs report, else a label; or
+        empty."""
         if key == "label":
             return rack_of(self.labels)
         values = self.values[key]
@@ -92,29 +93,30 @@ class RackTray:
 
     @property
     def attributed_by(self) -> str:
-        """The strongest source that it has; empty without."""
+        """The strongest source (key of SOURCES) that shows the tray's rack; empty if none does."""
         return next((key if self.values.get(key) else "label" for key in SOURCES if self.source(key)), "")
 
     @property
     def place(self) -> str:
-        """Its place in the rack: ``slot 14, tray 4, host 1``; empty if not reported."""
+        """The tray's place in the rack: ``slot 14, tray 4, host 1``; empty if not reported."""
         numbers = next(iter(self.values["slot"]), "").split()
         return ", ".join(f"{word} {number}" for word, number in zip(("slot", "tray", "host"), numbers))
 
     def named(self, parts: Sequence[str] = ()) -> str:
-        """The tray with its place and the parts that differ from the tray's others."""
+        """The tray's name as text, with its place and those of its ``parts`` (GPUs) that a message is about."""
         return f"{self.name} ({', '.join(filter(None, [*parts, self.place]))})" if parts or self.place else self.name
 
 
 def _values(reported: Mapping[str, Any], path: str) -> dict[str, list[str]]:
-    """The values at the path by text, with the GPUs that report each; zeros are no value, but for places."""
+    """``{value: GPUs that report it}`` for a path below ``gpus[]`` of the facts. Zeros are no value, except in
+    places."""
     pairs = environment.members(reported, f"gpus[].{path}")
     texts = ((one_line(text, 80), environment.part_of(gpu)) for gpu, text in pairs)
     return values_by_key(pair for pair in texts if "+" in path or pair[0].strip("0-"))
 
 
 def _imex_facts(reported: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether a domain is configured, its nodes, those that are not READY with their states, and why none is known."""
+    """A tray's IMEX domain by its facts: whether it is configured, its nodes, those not READY, why none is known."""
     nodes = [text.rpartition(" ") for text in environment.texts(reported, "imex.nodes[].address+state")]
     return {
         "is_configured": bool(nodes or environment.values(reported, "imex.configured[]")),
@@ -148,7 +150,7 @@ class NvlinkRack:
     elsewhere: Sequence[RackTray]
 
     def usual(self, key: str) -> str:
-        """The value that most of its trays report of a source; empty without, and where two are as common."""
+        """The value that most trays have by a source (key of SOURCES); empty if none, or two values are as common."""
         counts = Counter(filter(None, (tray.source(key) for tray in self.trays)))
         most = max(counts.values(), default=0)
         values = [value for value, count in counts.items() if count == most]
@@ -161,7 +163,7 @@ class NvlinkRack:
 
     @cached_property
     def own_trays(self) -> list[RackTray]:
-        """Its trays without those whose chassis serial is that of another rack."""
+        """The rack's trays without those whose chassis serial is that of another rack."""
         others = {tray.source("chassis_serial") for tray in self.elsewhere} - {self.usual("chassis_serial")}
         return [tray for tray in self.trays if tray.source("chassis_serial") not in others - {""}]
 
@@ -184,8 +186,8 @@ class NvlinkRack:
 
     @cached_property
     def dead_planes(self) -> dict[str, int]:
-        """By number the NVLinks that are down on most of its GPUs, with the count of GPUs. NVLinks with one number end
-        at one switch plane, so that the switch is at fault and not the trays. One or two trays do not tell."""
+        """``{NVLink number: GPUs on which it is down}`` for links that are down on most GPUs of the rack. Links of one
+        number end at one switch plane, so that the switch is at fault. One or two trays do not show this."""
         counts = sum((tray.down_links for tray in self.trays), Counter[str]())
         trays = Counter(number for tray in self.trays for number in tray.down_links)
         return {
@@ -194,7 +196,7 @@ class NvlinkRack:
 
     @cached_property
     def name(self) -> str:
-        """Its label, else its chassis serial, else its ClusterUUID; empty without."""
+        """The rack's label, else its chassis serial, else its ClusterUUID; empty if it has none."""
         return self.usual("label") or self.usual("chassis_serial") or self.usual("cluster_uuid")
 
 
@@ -234,7 +236,8 @@ def _gpus_check(rack: NvlinkRack) -> RackFinding:
 
 
 def _alike(key: str, words: str, trays: Sequence[RackTray], otherwise: str = "missing") -> RackFinding:
-    """The finding on a value that all trays share. ``otherwise``: the verdict if none reports it."""
+    """The finding whether all trays report one value of ``key``, which messages call ``words``. ``otherwise``: the
+    verdict if no tray reports it."""
     values = {tray.name: tray.values.get(key, {}) for tray in trays}
     reporting = [tray for tray in trays if values[tray.name]]
     if not reporting:
@@ -263,7 +266,7 @@ def _alike(key: str, words: str, trays: Sequence[RackTray], otherwise: str = "mi
 
 
 def _cliques_check(rack: NvlinkRack) -> RackFinding:
-    """One clique, or one for each partition that the site declares."""
+    """Check that all trays are in one clique, or in one for each partition that the site declares."""
     partitions = values_by_key((str(tray.declared.get("partition", "")), tray) for tray in rack.trays)
     findings = {
         name: _alike("clique", f"clique of partition {name}" if name else "clique", trays)
@@ -319,7 +322,7 @@ def _links_check(rack: NvlinkRack) -> RackFinding:
 
 
 def _links_finding(rack: NvlinkRack, bad: Iterable[tuple[str, int]], word: str, otherwise: str) -> RackFinding:
-    """The finding on the NVLinks, by number with the count of GPUs, that are bad on most GPUs."""
+    """The finding on NVLinks that are bad on most GPUs of the rack. ``bad``: (NVLink number, GPUs with it bad)."""
     texts = [f"link {number} is {word} on {count} of {rack.gpus} GPUs" for number, count in bad]
     return RackFinding("fail", some_of(texts, 4, "; ")) if texts else RackFinding("pass", otherwise)
 
@@ -357,7 +360,7 @@ def _apart_in_imex(trays: Sequence[RackTray]) -> list[RackTray]:
 
 
 def _labels_check(rack: NvlinkRack) -> RackFinding:
-    """What the inventory says of a tray's rack against what the hardware says."""
+    """Check that a tray's labels and its hardware show the same rack."""
     texts, usual = {}, rack.usual("label")
     for tray in rack.trays:
         clique = ".".join([tray.source("cluster_uuid"), *tray.values["clique"]])
@@ -402,7 +405,7 @@ _SOFTWARE = "An NVLink domain needs one driver; the trays of a rack get one pack
 _REFLASH = "Install one version on all trays of the rack, then validate the rack again."
 _PLANE = "NVLinks with one number share a switch."
 _SWITCH = "Read the log of the switch tray behind this link and its ports (NMX-C, nv show interface)."
-#: In the order in which they decide; the first that failed is named.
+#: The checks on a rack, in the order in which they decide: the first that fails gives the rack its class.
 CHECKS = (
     RackCheck("rack_trays", _trays_check, "{rack.expected_trays} trays", _SHAPE,
               "Add the missing trays to inventory and --limit, or declare gpuval_rack (trays), gpuval_labels (rack)."),
@@ -434,7 +437,8 @@ CHECKS = (
 
 
 def racks_of(run: Document, nodes: Iterable[dict[str, Any]], subjects: Mapping[str, Subject]) -> list[dict[str, Any]]:
-    """The report's racks, and for each tray its entry in ``nodes`` gets the name of its ``rack``."""
+    """The racks as the report has them. Sets ``rack``, the rack's name, in the report's entry of each tray
+    (``nodes``)."""
     by_name = {node["name"]: node for node in nodes}
     trays = [RackTray.of(subjects[name], run["nodes"][name], node["verdict"]) for name, node in by_name.items()]
     if not any(tray.sku for tray in trays):

@@ -26,9 +26,9 @@ from .identity import best_of
 from .unsteady import UNSTEADY
 
 SETTING = "gpuval_repairs"
-#: Faults of so many days before a run are looked at.
+#: Faults that runs found up to so many days before a run count for it.
 LOOK_BACK_DAYS = 14
-#: Versions (skus/shared/properties.yml) that a repair changes.
+#: Versions (skus/shared/properties.yml) whose change shows a repair.
 FIRMWARE = ("vbios", "bios", "bmc", "nic_firmware")
 IDENTITIES = ("serial", "uuid")
 #: Ladder of failure classes where gpuval_sku may be what is at fault, rather than the node.
@@ -125,13 +125,13 @@ class NodeSighting:
 
     @cached_property
     def gpus(self) -> list[dict[str, str]]:
-        """Of each GPU its names by ``serial`` and ``uuid``; a filler is an empty name."""
+        """For each GPU of the node ``{serial: name, uuid: name}``; a manufacturer's filler is an empty name."""
         gpus = self.node["identity"].get("gpus", ())
         return [{key: (name := best_of(gpu, (key,))) and f"gpu {name}" for key in IDENTITIES} for gpu in gpus]
 
     @cached_property
     def parts(self) -> frozenset[str]:
-        """All names of the machine and its GPUs; the node's own is one of its inventory."""
+        """All names of the machine and its GPUs, and the node's name together with its inventory's."""
         return frozenset([*self.machines, *(name for gpu in self.gpus for name in gpu.values()), self._name]) - {""}
 
     @property
@@ -140,7 +140,8 @@ class NodeSighting:
 
     @cached_property
     def faults(self) -> list[tuple[str, str]]:
-        """(class, machine or GPU) of what speaks against the node: of FAIL, and of INCOMPLETE that is about it."""
+        """(failure class, machine or GPU) of each fault of a node with FAIL, or with INCOMPLETE that is about the
+        node."""
         if self.node["verdict"] == failed_checks.PASS or not failed_checks.is_about(self.node):
             return []
         faults = (self.node.get("action") or {}).get("faults", ())
@@ -161,14 +162,14 @@ class NodeSighting:
         return not self.parts.isdisjoint(names)
 
     def part_of(self, of: str) -> str:
-        """The part whose fault is one of ``of``: gpu:5, else node."""
+        """The part of the node (gpu:5) that is ``of``, the name of a machine or GPU; else node."""
         gpus = self.node["identity"].get("gpus", ())
         parts = (f"gpu:{gpu.get('index')}" for gpu, names in zip(gpus, self.gpus, strict=True) if of in names.values())
         by_number = _GPU_OF_MACHINE.search(of)
         return next(parts, by_number[0].strip() if by_number else "node")
 
     def changes_since(self, then: "NodeSighting") -> dict[str, str]:
-        """By part (machine or GPU, by an identity that both sightings have) whether it ``came`` or ``went``."""
+        """``{machine or GPU: came or went}`` since an earlier sighting, by an identity that both sightings have."""
         kinds = [[{gpu[key] for gpu in one.gpus} for one in (self, then)] for key in IDENTITIES]
         pairs = [pair for pair in kinds if all(names and "" not in names for names in pair)][:1]
         if self.machines and then.machines and not self.machines & then.machines:
@@ -197,7 +198,7 @@ def _is_repaired(word: str, of: str, then: NodeSighting, now: NodeSighting, repa
     is_declared = any(
         repair.node in (then.name, now.name) and then.at <= repair.at <= now.run["created_at"]
         for repair in repairs
-        # that of a GPU settles no fault of another one
+        # the repair of a GPU settles no fault of another GPU
         if repair.part in parts or not all(part.startswith("gpu:") for part in (repair.part, *parts))
     )
     # a GPU at fault that is still there is not repaired by another new one, and one that was lost may only be back

@@ -1,4 +1,4 @@
-"""The SKU catalogue: which model of node a node is, by its facts, and what its maker says of it."""
+"""The SKU catalogue: models of nodes, recognised by the GPUs in a node's facts, with their data sheets and checks."""
 
 import functools
 import itertools
@@ -54,7 +54,7 @@ class Sku:
 
     @property
     def rack_trays(self) -> int:
-        """Nodes of its NVLink domain; 0 for a SKU whose nodes work without one."""
+        """Number of nodes in an NVLink domain of this SKU; 0 if its nodes work without one."""
         return int(self.links.get("domain_gpus", 0)) // (self.node_gpus or 1)
 
 
@@ -128,7 +128,8 @@ def misspelled(declared: str) -> str:
 
 
 def _of_its_number(name: str, names: Sequence[str]) -> list[str]:
-    """The names with the number of this one, with o as 0 if there are any: another number is another class of GPU."""
+    """Those of ``names`` that have the number in ``name`` (another number is another GPU). An o after a digit is read
+    as 0 if that fits any name."""
     with_zeros = re.sub("(?<=[0-9])o+", lambda letters: "0" * len(letters[0]), name)
     alike: dict[str, list[str]] = {text: [] for text in (with_zeros, name)}
     for text, near in itertools.product(alike, names):

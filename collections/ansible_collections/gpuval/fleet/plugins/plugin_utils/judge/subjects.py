@@ -1,4 +1,4 @@
-"""The nodes of a run as their checks see them."""
+"""Build the nodes of a run as their checks see them (`Subject`), from run.json and the evidence."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -89,7 +89,8 @@ def checks(
 
 
 def _measurements(subject: Subject, record: Record) -> list[Record]:
-    """The attempts that passed, oldest first; of a stage with one attempt, those of stages with its command."""
+    """Records that measured the same, oldest first: earlier stages with the same command, the stage's passed attempts,
+    and its last record."""
     attempts = [attempt for attempt in record["attempts"] if is_repetition(attempt, record)]
     commands = [
         other for other in subject.records.values()

@@ -37,7 +37,7 @@ from .subjects import subject_of, subjects_of
 
 #: Reasons of a Slurm job that waits for others' jobs; limits, licenses or a node that is down are other reasons.
 WAITS_FOR_OTHERS = ("(Priority)", "(Resources)")
-#: In the name of a leftover process or container of an earlier gpuval run.
+#: Text in the name of a process or container that an earlier gpuval run left behind.
 LEFTOVER = " of gpuval run "
 #: Number of good nodes that are measured again to compare the doubtful ones with.
 PEERS_MEASURED_AGAIN = 2
@@ -216,7 +216,8 @@ def judge_node(run: Document, name: str, evidence: RunEvidence, context: JudgeCo
 def to_measure_again(
     run: Document, evidence: RunEvidence, context: JudgeContext, able: Collection[str]
 ) -> dict[str, list[str]]:
-    """For each node the stages to measure again: nodes far from their peers, and two good ones. ``able``: which can."""
+    """``{node: stages to measure again}``, of nodes far from their peers, and of two good nodes of each kind among
+    them. ``able``: names of nodes that can measure again."""
     judged = JudgedRun(run, evidence, context, subjects_of(run, evidence))
     judged.compare_nodes()
     chosen: dict[str, set[str]] = {name: stages for name, stages in context.doubtful.items() if name in able}

@@ -1,5 +1,5 @@
-"""What a status shows of a record, which itself has up to a megabyte, and the line of a stage that a node has done, as
-acceptance logs have them: ``Node: X, Training Time: 811.93 seconds``. Pure."""
+"""The few fields of a stage's record that a run's status shows, and the log line of a stage that a node has done, such
+as ``Node: X, Training Time: 811.93 seconds``. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class StageBrief:
-    """What status shows of a stage on a node. `figures`: node-wide metrics; `modified`: when the store got it."""
+    """What status shows of a stage on a node. ``figures``: ``{metric of the whole node: value}``; ``modified``: when
+    the store received the record."""
 
     state: str
     attempt: int
@@ -43,7 +44,7 @@ def fields(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def brief(record: Mapping[str, Any], modified: datetime) -> StageBrief:
-    """The brief of an accepted record; ``modified``: when the store received the record."""
+    """What status shows of an accepted record; ``modified``: when the store received the record."""
     return StageBrief(**fields(record), modified=modified)
 
 
@@ -56,13 +57,14 @@ def _bytes(value: float) -> str:
 
 
 def _text(metric: str, value: float) -> str:
-    """A figure of a line, in the unit that ends its name."""
+    """A metric's value as text, in the unit at the end of the metric's name."""
     forms = {"_bytes_per_second": human_rate, "_bytes": _bytes, "_seconds": _seconds}
     return next((form(value) for unit, form in forms.items() if metric.endswith(unit)), f"{value:.10g}")
 
 
 def stage_line(node: str, stage: str, figures: Mapping[str, Any], duration_seconds: float | None) -> str:
-    """The line of a stage that succeeded, with its `figures` (in base units) by its traits, else with its duration."""
+    """The log line of a stage that succeeded on a node, with the figures that its traits name, else its duration.
+    ``figures``: ``{metric: value in base units}``."""
     figure_texts = [
         f"{figure.line}: {_text(figure.metric, float(figures[figure.metric]))}"
         for figure in traits_of(stage).figures

@@ -1,4 +1,4 @@
-"""Digests of evidence by another channel than the store: what a node states, against the bytes that were read. Pure."""
+"""Digests by which a node itself confirms evidence that the controller read from the store. Pure."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from typing import Any
 
 from .evidence import EvidenceRefused, accept_answer
 
-#: The channel of a stage that nothing but the store confirms.
+#: The channel of a stage whose evidence nothing but the store confirms.
 STORE_ONLY = "store only"
-#: The channel of nodes that are asked by Ansible's own connection.
+#: The channel of nodes that state their digests over Ansible's own connection.
 BY_NODE = "node"
-#: The channel of what the controller itself concludes from a search.
+#: The channel of records that the controller itself writes about its search for a bad node.
 CONTROLLER = "controller"
-#: In place of a digest: the object came by the channel itself; it is too large to be read whole.
+#: In place of a digest: the object did not come from the store (BY_CHANNEL), or is too large to be read whole (CUT).
 BY_CHANNEL, CUT = "", "*"
 
 
@@ -21,8 +21,8 @@ BY_CHANNEL, CUT = "", "*"
 class NodeDigests:
     """SHA-256 digests, hexadecimal, of a node's objects by key such as ``records/facts``.
 
-    ``stated``: what the node says by `channel`; two where the store lacks its last version. ``read``: of the bytes that
-    are the evidence.
+    ``stated``: digests that the node sends over ``channel``; two where the store lacks the last version. ``read``: the
+    digest of the bytes that the controller read as evidence.
     """
 
     channel: str = ""
@@ -31,7 +31,7 @@ class NodeDigests:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "NodeDigests":
-        """The digests of a file of the run; empty if it is damaged: its stages are then confirmed by the store only."""
+        """The digests in a document of the results folder; empty if it is damaged: the store alone then confirms."""
         try:
             return cls(**accept_answer("node_digests", document))
         except EvidenceRefused:
@@ -46,18 +46,18 @@ class NodeDigests:
 
     @property
     def has_open_keys(self) -> bool:
-        """Whether something was read that the node may confirm, and has not."""
+        """Whether the controller read an object whose digest the node has not confirmed yet."""
         return any(digest != CUT and not self.is_confirmed(key) for key, digest in self.read.items())
 
     def channel_of(self, stage: str) -> str:
-        """The channel that confirms the record of a stage and all else that was read of it; else `STORE_ONLY`."""
+        """The channel that confirms all objects of a stage, its record among them; else STORE_ONLY."""
         keys = [key for key in self.read if key.partition("/")[2] == stage]
         is_confirmed = f"records/{stage}" in keys and all(map(self.is_confirmed, keys))
         return self.channel if self.channel and is_confirmed else STORE_ONLY
 
 
 def stated_in(document: Any) -> dict[str, list[str]]:
-    """The field ``digests`` of what a node wrote at its end; empty if it is missing or malformed: it is untrusted."""
+    """The field ``digests`` of the file that a node's runner writes at its end; empty if missing or malformed."""
     stated = document.get("digests") if isinstance(document, dict) else None
     return NodeDigests.of({"channel": "", "stated": stated, "read": {}}).stated
 

@@ -1,4 +1,4 @@
-"""Documents that come from nodes, once they were checked: what a record and a metric hold."""
+"""Types of the documents that come from nodes, such as records and metrics, once they were checked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
@@ -8,8 +8,8 @@ Document = Mapping[str, Any]
 
 
 class NodeMetric(TypedDict):
-    """One figure of a part: node, gpu:3, rank:0 or link:name. The value None is a figure that is no number. Different
-    revisions (default 1) of a name are measured differently."""
+    """One figure of a part (``scope``): node, gpu:3, rank:0 or link:name. The value None stands for no number (NaN).
+    ``revision``: the definition by which the metric was measured, default 1."""
 
     name: str
     value: float | None
@@ -46,7 +46,7 @@ class Record(TypedDict):
     nonce: NotRequired[str]
     #: The unit of each metric as the node wrote it, if any of them was changed to the usual notation.
     units_as_written: NotRequired[list[str]]
-    #: For an earlier attempt of a gang: its round, and whether the gang then had other members.
+    #: For an earlier attempt of a gang: the round of the gang, and whether its members were others than now.
     of_round: NotRequired[str]
     unrelated: NotRequired[bool]
 
@@ -65,7 +65,7 @@ FINAL_STATES = frozenset({"success", "failure", "crash", "timeout", "skipped", "
 FAILED_STATES = frozenset({"failure", "crash", "timeout"})
 #: Launch states in which a runner is, or was, at work on the node.
 LAUNCHED = frozenset({"started", "finished"})
-#: The reason for a stage without an end, if a clean ended its run.
+#: The reason that a report gives for a stage without an end, if a clean ended its run.
 RUN_ENDED = "the run was ended by another command (clean)"
 #: States of stages that prove nothing yet.
 UNFINISHED = frozenset({"pending", "running"})

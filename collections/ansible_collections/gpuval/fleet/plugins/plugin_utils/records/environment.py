@@ -1,4 +1,4 @@
-"""Values in a record's environment by path. The environment comes from a node: nothing guarantees its form."""
+"""Read values from a record's ``environment`` by path. A node wrote it, so nothing guarantees its form."""
 
 import hashlib
 import json
@@ -10,13 +10,13 @@ MAX_TEXT = 400
 
 
 def texts(environment: Any, path: str) -> list[str]:
-    """The values at ``path`` as text, in order; none if nothing is there. ``firmware.bios_version`` is a nested key,
+    """The values at ``path`` of a record's environment, as text, in order. ``firmware.bios_version`` is a nested key,
     ``gpus[].driver_version`` the key of every list item, ``nics[].board_id+firmware_version`` several keys joined."""
     return [text for _, text in members(environment, path)]
 
 
 def members(environment: Any, path: str) -> list[tuple[Mapping[str, Any], str]]:
-    """As ``texts``, each text with the mapping that contains it."""
+    """(mapping, text) for each value at ``path`` of a record's environment: the text and the mapping that has it."""
     words_found: list[tuple[Mapping[str, Any], str]] = []
     *steps, last = path.split(".")
     for branch in _descend(environment, steps):
@@ -33,12 +33,13 @@ def part_of(member: Mapping[str, Any]) -> str:
 
 
 def objects(environment: Any, path: str) -> list[Mapping[str, Any]]:
-    """The mappings at ``path``, such as ``gpus[]``; other values, which a node may have put there, are skipped."""
+    """The mappings at ``path`` of a record's environment, such as ``gpus[]``; values of other types are skipped."""
     return [found for found in _descend(environment, path.split(".")) if isinstance(found, Mapping)]
 
 
 def values(environment: Any, path: str) -> list[Any] | None:
-    """The values at ``path``; ``gpus[index=1]`` selects list items. None if the first key of the path is missing."""
+    """The values at ``path`` of a record's environment; ``gpus[index=1]`` selects list items. None if the first key of
+    the path is missing."""
     key = path.partition(".")[0].partition("[")[0]
     return list(_descend(environment, path.split("."))) if key in environment else None
 
@@ -73,5 +74,5 @@ def _text(value: Any) -> str | None:
     if value is None or isinstance(value, bool):
         return None
     text = " ".join(str(value).split())
-    # The digest of a long text: shortened for the report, different texts would look equal.
+    # A long text is replaced by its digest: cut off, different texts could look equal.
     return text if len(text) <= MAX_TEXT else hashlib.sha256(text.encode()).hexdigest()

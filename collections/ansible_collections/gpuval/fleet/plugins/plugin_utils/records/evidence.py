@@ -1,4 +1,4 @@
-"""Evidence: what nodes reported, as untrusted input.
+"""Check evidence, the documents that nodes report, as untrusted input.
 
 A record is read only when it is small enough, strict JSON, follows its schema and names the run, node and stage of the
 key it was found under. Its text is cleaned once, here. What is refused is kept as a problem that says why: it is never
@@ -47,7 +47,7 @@ ON_HOST = frozenset({"facts", "image"})
 MAX_COMMAND_WORDS, MAX_COMMAND_WORD = 256, 8192
 SHRUNK = "left out to keep the record within"
 
-#: The problem of a record that came after its run was judged.
+#: Problem of a record that arrived, or changed, after its run was judged.
 LATE = "a record that came after the verdict does not count: to judge it, validate again with gpuval_run_id"
 CHANGED = "the record was changed after the verdict: only the one that was judged counts"
 #: Start of the reason why a run was judged without its store.
@@ -76,14 +76,13 @@ class EvidenceRefused(GpuvalError, ValueError):  # noqa: N818  (what happened to
 class RunEvidence:
     """The evidence of a run's nodes.
 
-    records: by node and stage, as accept_record returned them. launches: by node, ``{"state": ..., "message": ...}``
-    with state started, finished, unreachable, refused, failed or unknown. problems: ``{"node", "stage", "reason"}``.
-    contacts: by node and multi-node stage why the node could not be asked in that round (None: it could). unstarted: by
-    node and multi-node stage the launch that failed in that round, with its class. changed: by node the stages whose
-    records changed since the verdict, and that verdict. cleaned: whether a clean ended the run.
-    resume: the command that resumes an unfinished run without controller. channels: by node and stage the channel
-    besides the store that confirms the evidence (records/digests.py). earlier_gpus: by node UUIDs, in lower case,
-    of GPUs in earlier runs, where they matter. is_settled: records need no launch with a nonce.
+    records: ``{node: {stage: record}}``. launches: ``{node: {"state", "message"}}``, state being started, finished,
+    unreachable, refused, failed or unknown. problems: documents that were refused. contacts: ``{node: {multi-node
+    stage: why the node could not be asked in its last round}}`` (None: it could). unstarted: ``{node: {multi-node
+    stage: the launch that failed in its last round}}``. changed: ``{node: (stages whose records changed since the
+    verdict, that verdict)}``. cleaned: whether a clean ended the run. resume: the command that resumes an unfinished
+    run without controller. channels: ``{node: {stage: channel besides the store that confirms it}}``. earlier_gpus:
+    ``{node: UUIDs of its GPUs in earlier runs, in lower case}``. is_settled: records need no launch with a nonce.
     """
 
     records: dict[str, dict[str, Record]] = field(default_factory=dict)
@@ -99,7 +98,8 @@ class RunEvidence:
     is_settled: bool = False
 
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
-        """Why the node could not be asked for the stage's record; a multi-node stage has a launch of its own."""
+        """Why the node could not be asked for the stage's record; None if it could. A multi-node stage has a launch of
+        its own."""
         of_rounds = self.contacts.get(node, {})
         if stage in of_rounds:
             return of_rounds[stage]
@@ -202,8 +202,8 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
 
 def check_launch(record: Record, launch: Mapping[str, Any], planned: Mapping[str, Any] | None) -> None:
     """Check that the controller launched a record's work: its launch, attempts, command and image. ``planned``: the
-    stage in the plan (None: not kept). Raises EvidenceRefused. Call it at the end: a record may come before its launch
-    is known."""
+    stage in the node's plan, None if no plan is kept. Raises EvidenceRefused. Call it once the run has ended: before,
+    a record may come earlier than its launch is known."""
     if not launch.get("nonce"):
         raise EvidenceRefused("the controller knows no launch of the node with a nonce that it could show")
     launched = launch.get("attempt", 1)
@@ -246,7 +246,7 @@ def check_attempts(record: Record, before: Mapping[str, Any] | None) -> None:
 
 
 def is_stale(record: Record, before: Mapping[str, Any]) -> bool:
-    """Whether an unfinished record is older than the known one, which has the end of the same attempt."""
+    """Whether an unfinished record is older than the record ``before``, which has the end of the same attempt."""
     ended = before["state"] in FINAL_STATES and record["state"] not in FINAL_STATES
     return ended and bool(record["attempt"] <= before["attempt"] and record["updated_at"] < before["updated_at"])
 
@@ -288,7 +288,7 @@ def is_whole(path: Path, kind: str, run_id: str) -> bool:
 
 
 def digest_of(record: Mapping[str, Any]) -> str:
-    """SHA-256 of an accepted record as its node wrote it, whatever the layout of the file that it was in."""
+    """SHA-256, hexadecimal, of an accepted record's content as its node wrote it, whatever the layout of its JSON."""
     return hashlib.sha256(orjson.dumps(as_written(record), default=list, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -303,7 +303,7 @@ def as_written(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def claimed_end(raw: bytes) -> int:
-    """The number of the attempt that a refused record of a node says has ended; else 0."""
+    """The number of the attempt whose end a refused record claims; 0 if it claims none or is no JSON."""
     try:
         document = orjson.loads(raw)
         return int(document["attempt"]) if document["state"] in FINAL_STATES else 0
@@ -311,7 +311,7 @@ def claimed_end(raw: bytes) -> int:
         return 0
 
 
-#: How the reasons begin for which `take_record` refuses an object, among other problems of a run.
+#: Starts of the reasons for which `take_record` refuses a record, to tell these from other problems of a run.
 REFUSED = ("record refused", "a record of", "the key")
 
 

@@ -23,14 +23,13 @@ NETWORK = "network"
 OF_MACHINE = frozenset({NODE, NETWORK})
 #: Subject if evidence is missing and no failure class implicates the node.
 GPUVAL = "gpuval"
-#: Failure class of a second measurement that did not start: the first one counts.
+#: Failure class of a second measurement of a node that did not start, so that the first one counts.
 NOT_MEASURED_AGAIN = "not_measured_again"
 #: Failure class and subject of a user's own program that failed.
 OWN_PROGRAM, PROGRAM = "own_program", "program"
 #: Files of failure classes in the folders of stages and of schedulers.
 OF_STAGE, OF_SCHEDULER = "files/failures.yml", "failures.yml"
-#: Files of what all stages and schedulers have in common. Their patterns come first: what ends a stage has its class
-#: whatever patterns the stage has for its checks.
+#: Files of failure classes that all stages and schedulers share. Their patterns are tried before a stage's own.
 LAUNCH, STAGES = COMMON = tuple(COLLECTION / f"failures/{name}.yml" for name in ("launch", "stages"))
 
 
@@ -119,7 +118,7 @@ def class_named(name: str) -> FailureClass | None:
 
 
 def traits_of(name: str | None) -> FailureClass:
-    """As `class_named`; a class without a row, or None, has the traits of a check of a user's own."""
+    """The failure class of this name. An unknown name, or None, gets the traits of a check of a user's own."""
     return class_named(name or "") or FailureClass(name or "")
 
 

@@ -30,13 +30,13 @@ NAMED = {known.name: known for group in _GROUPS.values() for known in group}
 #: Names of failure classes before any login: the node has no files of the run.
 BEFORE_LOGIN = frozenset(known.name for known in CLASSES if known.before_login)
 
-#: Losses during a run without drain or preemption: they are about the node, even if it comes back.
+#: Failure classes of a node lost during a run without drain or preemption: the node is at fault even if it comes back.
 NODE_LOST = frozenset({"slurm_node_failed", "node_lost", "container_lost"})
 
-#: Losses of the runner, which the node may have caused.
+#: Failure classes of a lost runner, which the node may have caused.
 RUNNER_LOST = frozenset({"runner_ended", "runner_out_of_memory"})
 
-#: The limit in launch.schema.json.
+#: Max interruptions of a node that a launch keeps, as in launch.schema.json.
 MAX_INTERRUPTIONS = 9
 
 #: Names of failure classes after which the node has no file of the run.
@@ -71,13 +71,14 @@ def other_run(message: str) -> str:
 
 
 def _with_run(failure: FailureClass, message: str) -> FailureClass:
-    """The failure class, with the id of the run in ``message`` filled into its commands."""
+    """The failure class with the id of the other run, which ``message`` names, filled into the commands of its
+    remedy."""
     run_id = other_run(message) if failure.name == OTHER_RUN else ""
     return replace(failure, steps=failure.steps.replace("RUN=ID", f"RUN={run_id}")) if run_id else failure
 
 
 def plain(message: str) -> str:
-    """A message of Ansible as one line, without the words that surround every such message."""
+    """An error message of Ansible or ssh as one line, without the phrases that Ansible puts around every message."""
     text = _SENT.sub("", message, count=1)
     if text != message and not text.strip():
         return "the connection broke off while the node was asked, and ssh gave no reason"
@@ -93,7 +94,7 @@ def plain(message: str) -> str:
 
 
 def runner_gone(ended: str) -> dict[str, Any]:
-    """A contact entry for a node whose runner is gone for good: why it has no better records."""
+    """The ``contact`` of a launch whose runner is gone for good, with class and remedy. ``ended``: how it ended."""
     name, remedy = "runner_ended", "read runner.log in the run's folder on the node and fix the cause"
     if "out of memory" in ended:
         name, remedy = "runner_out_of_memory", "give the node more memory, or bound its stages (container.memory_bytes)"

@@ -1,4 +1,4 @@
-"""The metrics of records in little memory: a fleet has millions, and only their values differ between its nodes."""
+"""Keep the metrics of records in little memory: a fleet has millions, and only the values differ between nodes."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ MetricRow = tuple[str, str, str, "int | None"]
 
 
 class MetricForm:
-    """All of some metrics but their values: ``rows``; ``places``: numbers of rows by name and kind of scope."""
+    """A list of metrics without their values. ``places``: ``{(name, kind of scope): indexes in rows}``."""
 
     def __init__(self, rows: tuple[MetricRow, ...]) -> None:
         self.rows = rows
@@ -24,21 +24,21 @@ class MetricForm:
         )
 
 
-#: Larger integers are not floats of the same value.
+#: Integers up to this size are exact as floats.
 MAX_EXACT = 1 << 53
-#: The forms in use.
+#: The lists of metrics in use, so that nodes with equal lists share one object.
 _forms: WeakValueDictionary[tuple[MetricRow, ...], MetricForm] = WeakValueDictionary()
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def metric_row(*fields: Any) -> MetricRow:
-    """One object for equal rows, which forms that differ share."""
+    """The same object for equal rows, so that different lists of metrics share it."""
     return fields
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def _shared(flags: bytes) -> bytes:
-    """One object for equal bytes."""
+    """The same object for equal bytes, which saves memory."""
     return flags
 
 
@@ -95,7 +95,7 @@ class CompactMetrics(Sequence[NodeMetric]):
 
 
 def _value(number: float, is_integer: int) -> float | None:
-    """8 stays 8 and 8.0 stays 8.0: digests and reports have them as the node wrote them."""
+    """A metric's value with the type that its node wrote: 8 stays an integer, 8.0 a float, NaN becomes None."""
     if is_integer:
         return int(number)
     return None if math.isnan(number) else number

@@ -1,4 +1,4 @@
-"""Hardware and software that records report of a node, as short texts for the report. Pure.
+"""Properties of a node's hardware and software (driver, VBIOS, ...) from its records, as short texts for reports. Pure.
 
 A new property needs a row of ``skus/shared/properties.yml``.
 """
@@ -55,7 +55,7 @@ PATHS = {known.name: known.path for known in PROPERTIES}
 
 
 def properties_of(record: Record) -> dict[str, str]:
-    """The properties that a record reports, by name; several values are sorted and joined."""
+    """``{property: text}`` of the hardware and software that a record reports; several values are sorted and joined."""
     reported: dict[str, str] = {}
     for prop in PROPERTIES:
         if prop.stage in (ANY_STAGE, record["stage"]):
@@ -91,6 +91,6 @@ def setup_of(record: Record) -> dict[str, str]:
 
 
 def versions_of(node: Mapping[str, Any], stage: Mapping[str, Any]) -> Mapping[str, str]:
-    """The properties of a stage in a report, by name; for the facts those of the node."""
+    """``{property: text}`` that a report's stage reported; for the facts stage, those of the node."""
     versions: Mapping[str, str] = (node if stage["name"] == FACTS else stage).get("versions", {})
     return versions

@@ -1,4 +1,4 @@
-"""report.json as a file: a line for each node, and what nodes have in common once.
+"""Write and read report.json: a line for each node, and tables of what nodes have in common.
 
 A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the file of more than 32 nodes has three
 tables before its nodes:
@@ -49,8 +49,8 @@ _Row = dict[str, Any]
 
 
 def lines(report: Document, *, what: str = "") -> Iterator[str]:
-    """The file of a report in pieces: each node on a line of its own, for grep. ``what``: check it against its schema,
-    and name it so in schemas.Invalid."""
+    """The text of a report's file in pieces: each node on a line of its own, for grep. If ``what`` names the report, it
+    is checked against its schema. Raises schemas.Invalid with that name."""
     head, nodes = parts(report)
     if what:
         schemas.validate("report", head, what=what)
@@ -73,7 +73,7 @@ def read(path: Path) -> Any:
 
 
 def parts(report: Document) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-    """The report in the form of the file: without nodes, and each node, made when it is asked for. A report of few
+    """The report in the form of its file: the head without nodes, and an iterator over packed nodes. A report of few
     nodes, or one that is packed already, stays as it is."""
     if "criteria" in report or len(report["nodes"]) <= MAX_WHOLE_NODES:
         return {**report, "nodes": []}, map(_whole, report["nodes"])
@@ -103,7 +103,7 @@ def parts(report: Document) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
 
 
 def _whole(node: Document) -> dict[str, Any]:
-    """The node with compact metrics as the JSON that they are."""
+    """The report's node with its metrics as plain lists, for JSON."""
     metrics = {stage: list(one) if isinstance(one, CompactMetrics) else one for stage, one in node["metrics"].items()}
     return {**node, "metrics": metrics}
 
@@ -159,7 +159,7 @@ def _check_key(check: Document) -> str:
 
 
 def _stages(criteria: Iterable[str]) -> dict[str, str]:
-    """The stage of each check's name, for names that only one stage has."""
+    """``{check: stage}`` for checks whose name only one stage has. ``criteria``: keys ``stage/check``."""
     stages = [key.partition("/")[::2] for key in criteria]
     counts = Counter(name for _, name in stages)
     return {name: stage for stage, name in stages if counts[name] == 1}
@@ -196,7 +196,7 @@ def _unpack_check(check: Document, common: Document) -> dict[str, Any]:
 
 
 def _template(check: Document) -> str:
-    """The check's reason, with the placeholder instead of its value."""
+    """The check's reason with ``{value}`` in place of its value."""
     value, reason = _rounded(check["value"]), str(check["reason"])
     return reason.replace(units.human(value, check["unit"]), _VALUE, 1) if isinstance(value, float) else reason
 

@@ -27,7 +27,7 @@ ONE_QUANTITY = 0.995
 REPORTED_BY = 0.8
 #: Figures of one stage that are compared: the number of pairs grows with the square.
 MAX_FIGURES = 150
-#: Of more parts a sample of this size is used: it gives rho to 0.02, and thousands of pairs take a second.
+#: Of more parts (or nodes) a random sample of this size is correlated: it gives rho to 0.02, at little cost.
 MAX_PLACES = 2000
 
 #: Words for units and statistics in names of metrics.

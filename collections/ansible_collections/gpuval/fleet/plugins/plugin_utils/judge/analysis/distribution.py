@@ -1,4 +1,4 @@
-"""Each figure of a fleet: its values on all nodes of a kind, how they are spread, and who stands out. Pure.
+"""The distribution of each figure over a fleet: its values on all nodes of a kind, their spread and outliers. Pure.
 
 A figure is one metric of one stage, in one unit, of whole nodes or of their parts (GPUs, ranks, links), on nodes of
 one kind: the same SKU, number of GPUs and workload. Values count from stages that ran to their end.
@@ -34,7 +34,7 @@ Value = tuple[float, Place]
 
 
 class Key(NamedTuple):
-    """Which figure of a fleet it is. ``scope``: the kind of part: node, gpu, rank, link."""
+    """Identifies a figure of a fleet. ``scope``: the kind of part (node, gpu, rank, link); ``kind``: see `kinds_of`."""
 
     stage: str
     metric: str
@@ -45,7 +45,7 @@ class Key(NamedTuple):
 
 @dataclass
 class FigureSample:
-    """The values of one figure in the order of nodes, the place of each, and the places whose value is no number."""
+    """The values of one figure in the order of nodes, the node and part of each, and of those without a number."""
 
     numbers: list[float] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)

@@ -20,7 +20,8 @@ Nodes = Sequence[Mapping[str, Any]]
 
 
 def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, Any] | None:
-    """The analysis of a report's nodes as a document; None below three nodes. ``properties``: those of each node."""
+    """Spreads, groups and correlations of the figures of a report's nodes, as JSON; None below three nodes.
+    ``properties``: for each node ``{property: value}``, such as its rack and driver."""
     if len(nodes) < MIN_NODES:
         return None
     reported = samples(nodes)
@@ -61,7 +62,7 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
 
 
 def _most_reported(described: Mapping[Key, FigureSample], most: int) -> list[tuple[Key, FigureSample]]:
-    """At most ``most`` figures in their order, those that most parts report."""
+    """The ``most`` figures that the most parts report, in the order of ``described``."""
     if len(described) <= most:
         return list(described.items())
     longest = set(sorted(described, key=lambda key: -len(described[key].numbers))[:most])

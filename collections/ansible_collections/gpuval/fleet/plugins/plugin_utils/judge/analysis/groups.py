@@ -95,7 +95,8 @@ class Compared:
 
 
 def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compared:
-    """Compare every group with the others of its kind in every figure. ``properties``: those of each node, in order."""
+    """Compare each group of nodes that share a property with the other nodes, in every figure. ``properties``: for each
+    node ``{property: value}``."""
     compared = Compared()
     groups_among = functools.cache(lambda reporting: _find_groups(reporting, properties))
     tests: list[GroupFinding] = []

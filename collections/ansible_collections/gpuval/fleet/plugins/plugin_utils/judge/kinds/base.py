@@ -1,4 +1,4 @@
-"""What every kind of check has: its words, its evaluation, and what it needs beside a node's own records."""
+"""Base classes of the kinds of checks, and the evidence that they need besides a node's own records."""
 
 from abc import ABC, abstractmethod
 from collections import defaultdict

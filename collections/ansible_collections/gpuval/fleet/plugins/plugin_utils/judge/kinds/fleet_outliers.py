@@ -1,4 +1,4 @@
-"""Outliers with ``peers: fleet``: each part beside those of all nodes of its kind.
+"""Kind ``outlier`` with ``peers: fleet``: each part of a node (GPU, rank, link) against the parts of similar nodes.
 
 Nodes are compared that share SKU, number of GPUs, workload and the values of ``group_by``; those that are ``alike``
 (the same software) first, if there are enough. The centre is the median of all their parts, the spread the scaled
@@ -440,7 +440,7 @@ class _Comparison:
         return [*failed, *sorted(near, key=lambda one: one.margin)[:1]], doubtful
 
     def _is_usual_change(self, sample: PeerSample, before: float, now: float) -> bool:
-        """Whether two measurements of healthy nodes differed as much."""
+        """Whether two measurements of healthy nodes differed as much as these two figures do."""
         levels, name = self.context.tails[sample.subject.kind][0], sample.subject.name
         metric = self.check.metric
         usual = levels.healthy_changes(name, metric)[0] * levels.deviations[name].get(metric, 0.0)

@@ -2,8 +2,8 @@
 
 The value of more than half of those that reported is right. Where two differ, or no value has a majority, something
 is wrong and the evidence does not tell what: all are named, and a required check is missing (the node INCOMPLETE)
-instead of failed. So is that of a minority of two nodes or more, and more than a third: faults of single nodes do not
-agree with each other. Removing one node's value never makes that node PASS: a missing value is missing evidence.
+instead of failed. So it is for a minority of two nodes or more, and more than a third, that agree on another value:
+faults of single nodes do not agree. Removing one node's value never makes that node PASS: it is missing evidence.
 """
 
 from collections import Counter, defaultdict
