@@ -442,7 +442,7 @@ def test_a_gpu_that_is_lost_between_two_stages_is_reported_by_the_second(gpus, m
         counts.append(metrics({"metrics": telemetry.summary.metrics()})["gpu_lost_count"])
         (said / "lost").write_text("4")
     assert counts == [0, 1]
-    assert telemetry.summary.environment()["telemetry"]["changes"] == ["gpu:4 (0000:14:00.0) was lost before"]
+    assert telemetry.summary.environment()["telemetry"]["changes"] == ["gpu:4 (0000:14:00.0) was lost before the stage"]
     alone = Telemetry(0.1, "nvidia", kmsg=Path("/no/kmsg"), carried=Handover())
     sampled(alone)
     alone.end()

@@ -300,7 +300,7 @@ def test_a_gpu_that_an_earlier_stage_saw_and_this_one_never_is_lost():
             second.take(message)
         node = figures(second, "node")
         assert (node["gpu_lost_count"], node["topology_changed_count"]) == (1, 1)
-        assert second.environment()["telemetry"]["changes"] == ["gpu:1 (0000:11:00.0) was lost before"]
+        assert second.environment()["telemetry"]["changes"] == ["gpu:1 (0000:11:00.0) was lost before the stage"]
         assert len(second.seen()) == 2
 
 
@@ -344,7 +344,7 @@ def test_who_was_seen_earlier_and_is_there_is_not_lost():
 
 def test_a_gpu_that_the_driver_counts_as_lost_is_lost_in_a_first_stage_too():
     found = TelemetryComparison({0: gpu(0), 1: {"lost": True}}, {0: gpu(0), 1: {"lost": True}})
-    assert (found.lost, found.changes) == ([1], ["gpu:1 was lost before"])
+    assert (found.lost, found.changes) == ([1], ["gpu:1 was lost before the stage"])
     refused = {0: gpu(0), 1: {"lost": True, "refused": True}}  # by a control group: others' GPU
     assert TelemetryComparison(refused, refused).lost == []
     another = TelemetryComparison({0: gpu(0), 1: {"lost": True}}, {0: {"lost": True}, 1: {"lost": True}})

@@ -1,4 +1,4 @@
-"""``clean``: removes all that a run left on the node."""
+"""The runner's command ``clean``: removes all that a run left on the node."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def clean(
     remove_images: bool = False,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Stop the run and remove its node directory; the model cache too when no other run is on the node, except models
-    that were there before the first run. `remove_images`: also the images that this run brought. In the result, `left`
-    names what could not be removed or ended, and why. With `dry_run` nothing is changed, and `killed` names what would
-    be ended. Raises ``RunnerError`` when the directory is not a run's."""
+    """Stop the run on this node and remove its node directory, also the model cache if gpuval created the cache and no
+    other run is on the node. The runner gets `cancel_seconds` to end before KILL. With `remove_images`, also remove the
+    images that this run brought. The result lists paths `removed`, processes and containers `killed`, and as `left`
+    what could not be removed or ended, and why. With `dry_run`, `killed` names what would be ended, and nothing
+    changes. Raises ``RunnerError`` when the directory is not a run's."""
     removed: list[str] = []
     root = directory.root
     if root.is_symlink():
@@ -61,7 +62,7 @@ def clean(
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": problems_left}
     try:
-        directory_lock = lock.take(directory.lock, 0.5)  # no runner may start while its directory is removed
+        directory_lock = lock.take(directory.lock, 0.5)  # no runner may start while its directory is being removed
     except LockHeldError as error:
         return {"removed": removed, "killed": killed, "left": [*problems_left, str(error)]}
     with directory_lock:
@@ -71,7 +72,7 @@ def clean(
             problems_left += problems
         nested = (root.parent.name, root.name) == traces.names
         marks = (path for name in ("plan.json", "state.json", "lock") for path in directory.base.glob(f"*/*/{name}"))
-        if nested and not keep_models and all(path.parent == root for path in marks):  # no other run
+        if nested and not keep_models and all(path.parent == root for path in marks):  # no other run is on this node
             removed += _remove_models(directory.models, problems_left)
         if nested:
             archives = {image.archive.sha256 for image in plan.images.values() if image.archive} if plan else set()
@@ -79,14 +80,14 @@ def clean(
         for stage in _stages(directory, plan):
             work, mark = directory.work(stage), state.container
             problems = scratch.remove(work)
-            if problems and mark and work.is_dir():  # a container wrote into it as another user
+            if problems and mark and work.is_dir():  # a container wrote files as another user
                 with contextlib.suppress(EngineError):
                     chown_to_runner(probe(engine_of(mark.command)), mark, work)
                 problems = scratch.remove(work)
             problems_left += problems
         removed += _remove_directory(directory, problems_left)
         for folder in (root.parent, directory.base) if nested else ():
-            with contextlib.suppress(OSError):  # not empty
+            with contextlib.suppress(OSError):  # the folder has files of other runs
                 folder.rmdir()
                 removed.append(str(folder))
     return {"removed": removed, "killed": killed, "left": problems_left}
@@ -101,7 +102,7 @@ def _stages(directory: NodeDirectory, plan: Optional[NodePlan]) -> set[str]:
 
 
 def _at_work(traces: RunTraces) -> dict[str, str]:
-    """Return the run's processes on this node: by pid, the text that names the process in `killed`."""
+    """Return the run's processes on this node, with its runner: `{pid: "name (pid N)"}`."""
     session = leftovers.live_session(traces.state.current) if traces.state.boot else None
     members = descendants.belonging(snapshot(), run_marker(*traces.names), session=session)
     descriptions = {str(process.pid): f"{process.name} (pid {process.pid})" for process in members}
@@ -112,7 +113,8 @@ def _at_work(traces: RunTraces) -> dict[str, str]:
 
 
 def _end(traces: RunTraces, at_work: dict[str, str], cancel_seconds: float) -> tuple[list[str], list[str]]:
-    """Cancel the runner, then kill all that the run started. Returns what was ended and what stayed, in words."""
+    """Cancel the runner, then kill all that the run started. Returns two lists of texts: the processes
+    and containers that ended, and those that did not, with the remedy. `at_work` is the dict of :func:`_at_work`."""
     directory, state = traces.directory, traces.state
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
@@ -160,7 +162,8 @@ def _remove_models(models: Path, complaints: list[str]) -> list[str]:
 
 
 def _remove_directory(directory: NodeDirectory, complaints: list[str]) -> list[str]:
-    """Remove the node directory, the plan last, so that an interrupted clean can be repeated. Returns removed paths."""
+    """Remove the node directory, the plan last, so that an interrupted clean can be repeated. Returns the directory's
+    path if it is gone; adds to `complaints` what stayed, and why."""
     problems: list[str] = []
     removed_last = ("lock", "plan.json", "runner.pyz")
     for entry in sorted(directory.root.iterdir(), key=lambda path: (path.name in removed_last, path.name)):

@@ -1,4 +1,4 @@
-"""The command line of ``runner.pyz``."""
+"""The command line of ``runner.pyz``, the program that runs a plan on a node."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, module: str, call: Callable[[Any, Any], Any], description: str) -> argparse.ArgumentParser:
-        """Add a command. `call` gets the options and the command's module, which is only imported when the command
-        runs: importing all takes several times as long as a command."""
+        """Add a command to the parser. `call` gets the command's module of ``gpuval_runner`` and the options. The
+        module is imported only when the command runs: importing all takes several times as long as a command."""
         sub = commands.add_parser(name, help=description, description=description)
         sub.set_defaults(module=module, call=call)
         if name not in ("facts", "endpoints"):
@@ -59,9 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     command("status", "fetch", lambda fetch, o: fetch.status(_directory(o)), description)
     sub = command("fetch", "fetch", _fetch, "print results that the caller does not have, as JSON")
     sub.add_argument("--since", default="{}", help="JSON object of key to digest already held, or - for standard input")
-    sub.add_argument(
-        "--limit-bytes", type=int, default=32 << 20, help="stop before this much content (default: 32 MiB)"
-    )
+    sub.add_argument("--limit-bytes", type=int, default=32 << 20, help="maximum of content (default: 32 MiB)")
     sub.add_argument("--not-uploaded", action="store_true", help="only what the store lacks")
     description = "stop the running stage and cancel the rest"
     sub = command("cancel", "runner", lambda runner, o: runner.cancel(_runner_options(runner, o), o.wait), description)
@@ -130,7 +128,7 @@ def _facts(files: Any, options: argparse.Namespace) -> int:
 
     accelerator = os.environ.get("GPUVAL_ACCELERATOR", "auto")
     result: dict[str, Any] = facts_result(options.root, accelerator, with_cabling=options.cabling)
-    if not files.write_result(result):  # outside of a stage
+    if not files.write_result(result):  # no stage runs this command: its caller reads the output
         print(json.dumps(result, indent=2))
     if result["state"] == "failure":
         print(f"failure: {result['message']}", file=sys.stderr)

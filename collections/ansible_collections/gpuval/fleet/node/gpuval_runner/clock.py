@@ -1,4 +1,4 @@
-"""Wall time as records carry it, and elapsed time that survives a reboot."""
+"""Wall time in the format of records, and elapsed time also across a reboot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parse(text: str) -> datetime:
 
 @dataclass(frozen=True)
 class Instant:
-    """A moment on two clocks: wall time, and seconds since a named boot."""
+    """A moment on two clocks: seconds since 1970, and seconds since the boot with the id `boot`."""
 
     wall: float
     boot: str

@@ -1,4 +1,4 @@
-"""All processes that a stage started, found in ``/proc`` despite new sessions and double forks, and ended."""
+"""Finds in ``/proc`` all processes that a stage started, despite new sessions and double forks, and ends them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from gpuval_node.process_stat import Process, look, variable_of
 MARKER_VARIABLE = "GPUVAL_STAGE_ID"
 KILL_SECONDS = 15.0
 FIRST_PAUSE_SECONDS = 0.05
-#: PIDs of the runner's children that outlive a stage and so belong to none: the telemetry helper.
+#: PIDs of children of the runner that outlive a stage, and so belong to no stage: the telemetry helper.
 LASTING: set[int] = set()
 
 
 def stage_marker(run_id: str, node: str, stage: str, attempt: int) -> str:
-    """Return the value of the marker variable for one attempt of a stage."""
+    """Return the value that ``GPUVAL_STAGE_ID`` has in the environment of all processes of one attempt of a stage."""
     return f"{run_id}/{node}/{stage}/{attempt}"
 
 
 def run_marker(run_id: str, node: str) -> str:
-    """Return the prefix of the markers of all stages of a run on a node."""
+    """Return the prefix that the values of ``GPUVAL_STAGE_ID`` share for all stages of a run on a node."""
     return f"{run_id}/{node}/"
 
 
 def belonging(
     processes: Mapping[int, Process], marker: str, *, session: Optional[int] = None, parent: Optional[int] = None
 ) -> list[Process]:
-    """Return the processes that belong to a stage, or to a run when the marker ends in ``/``: those that carry the
-    marker in their environment, are in the stage's session, or are children of `parent` (a runner that adopts orphans);
-    also the descendants and session members of these. The calling process, its ancestors and `LASTING` never belong."""
+    """Return those of `processes` (by pid) that belong to a stage, or to a run when the marker ends in ``/``. They
+    carry the marker in their environment, are in the POSIX session `session`, are children of the pid `parent` (a
+    runner that adopts orphans), or are descendants or session members of these. The calling process, its ancestors and
+    `LASTING` never belong."""
     spared = ancestors(processes, os.getpid()) | LASTING
     spared_sessions = {processes[pid].session for pid in spared if pid in processes} | {0}
 
@@ -82,8 +83,8 @@ def send(process: Process, number: int) -> bool:
 def end_all(
     members: Callable[[], list[Process]], grace_seconds: float, pause: Callable[[float], None] = time.sleep
 ) -> tuple[list[Process], list[Process]]:
-    """End all processes that `members` returns: TERM, a grace, then KILL until none is left. Returns those found and
-    those that KILL did not end. `pause` waits for a number of seconds."""
+    """End all processes that `members` returns: TERM, a grace, then KILL until none is left. Returns the
+    processes found, and those that KILL did not end. `pause` waits for a number of seconds."""
     remaining = members()
     ended: dict[tuple[int, int], Process] = {}
     for number, limit in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, KILL_SECONDS)):

@@ -10,7 +10,6 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -21,7 +20,7 @@ from gpuval_runner.upload import UploadPace, is_passing, make_opener, reason
 BLOCK_BYTES = 4 << 20
 STALL_SECONDS = 60.0
 PACE = UploadPace(first=1.0, longest=20.0)
-#: Failures in a row without a byte of progress; with the waits between them a store may be away for minutes.
+#: Maximum number of tries in a row without progress. With the waits between tries, a store may be down for minutes.
 MAX_FAILURES = 12
 
 _DENIED = "the store refuses the archive ({code}): the signed URL has expired or the node's clock is wrong"
@@ -52,8 +51,9 @@ def download(
     progress: Progress = lambda _count: None,
 ) -> int:
     """Download an object to ``<target>.part``, then rename that to `target`; returns the bytes received in this call.
-    An earlier try's part file is resumed. `deadline` is on the monotonic clock. Raises ``DownloadError``,
-    ``ChecksumError`` after removing the part file, or ``OSError`` for the disk."""
+    An earlier call's part file is resumed. `deadline` is in seconds of the monotonic clock; `progress` gets the number
+    of bytes in the file. Raises ``DownloadError``, ``ChecksumError`` after removing the part file, or ``OSError`` for
+    an error of the disk."""
     part = target.with_name(f"{target.name}.part")
     opener = make_opener(ca_file)
     received = failures = 0
@@ -90,7 +90,7 @@ def download(
 
 
 class _AwayError(Exception):
-    """The store did not answer, or stopped; another try may help."""
+    """The store did not answer, or broke off its answer; another try may help."""
 
 
 def _receive(
@@ -121,7 +121,7 @@ def _receive(
             raise DownloadError(f"the store cannot be trusted: {reason(error, url)}") from None
         raise _AwayError(f"the store does not answer: {reason(error, url)}") from None
     with answer:
-        # By this header, not by the status: rclone's S3 server answers 200 to a range, too.
+        # Content-Range tells where the answer begins: rclone's S3 server has the status 200 for a range, too.
         content_range = answer.headers.get("Content-Range", "").strip().lower()
         if position and not content_range.startswith(f"bytes {position}-"):
             sha256 = _restart(stream)
@@ -131,7 +131,7 @@ def _receive(
                     f"{stream.tell()} of {expected.bytes} bytes came before the time was over and are kept: "
                     "run again, or give the image stage more time (image_timeout_seconds)"
                 )
-            try:  # catches errors of the network alone: those of the disk are the caller's
+            try:  # without the write below: an error of the disk is no reason to try again
                 block = answer.read(min(BLOCK_BYTES, expected.bytes - stream.tell()))
             except (http.client.HTTPException, OSError) as error:
                 raise _AwayError(f"the store does not answer: {reason(error, url)}") from None
@@ -144,17 +144,12 @@ def _receive(
 
 
 def _append(stream: Any, block: bytes) -> None:
-    position = stream.tell()
-    try:
-        stream.write(block)
-        stream.flush()
-    except OSError:
-        with suppress(OSError):  # half a block would spoil the hash of the rest
-            stream.truncate(position)
-        raise
+    stream.write(block)
+    stream.flush()
 
 
 def _restart(stream: Any) -> Any:
+    """Empty the part file; returns a new hash object."""
     stream.seek(0)
     stream.truncate(0)
     return hashlib.sha256()

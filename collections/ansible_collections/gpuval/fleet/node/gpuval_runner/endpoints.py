@@ -1,4 +1,4 @@
-"""``endpoints``: the stage that measures the network path from the node to services that the operator named."""
+"""The stage ``endpoints``: measures the network path from the node to services that the operator named."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Optional
 from gpuval_runner.files import write_result
 
 TRIES = 20
-#: Bytes to read from an endpoint without a declared size.
+#: Bytes to read from a service whose object has no declared size.
 READ_BYTES = 16 << 20
-#: Figure of the probe, name of the metric, unit.
+#: Figure that the probe of a service returns, name of the metric, unit.
 FIGURES = (
     ("name_seconds", "endpoints_name_seconds", "seconds"),
     ("tcp_seconds", "endpoints_connect_seconds", "seconds"),
@@ -20,7 +20,7 @@ FIGURES = (
     ("certificate_seconds", "endpoints_certificate_left_seconds", "seconds"),
     ("bytes_per_second", "endpoints_bytes_per_second", "bytes/s"),
 )
-#: Key of an endpoint that declares a limit, the figure that it limits, and whether the limit is a minimum.
+#: Setting by which the operator limits a figure of a service, that figure, and whether the limit is a minimum.
 FLOORS = (
     ("least_bytes_per_second", "bytes_per_second", True),
     ("most_seconds", "tcp_seconds", False),
@@ -29,8 +29,8 @@ FLOORS = (
 
 
 def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
-    """Measure each endpoint in turn, ``seconds`` each to connect and to transfer; write the result. Returns the exit
-    code."""
+    """Measure each declared service in turn, for `seconds` to connect and `seconds` to transfer, and write the stage's
+    result. Returns the exit code 0: criteria judge the figures."""
     from gpuval_node.hardware.source import metric
     from gpuval_node.network import endpoints as services
     from gpuval_node.network.parallel import in_parallel
@@ -40,7 +40,7 @@ def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
     for entry in entries:
         endpoint = entry["name"]
         task = functools.partial(services.probe, services.parse(entry), READ_BYTES, seconds, TRIES)
-        limit = 3 * seconds + 5  # a name server may hang
+        limit = 3 * seconds + 5  # the look-up of a name may hang
         late = {"state": "name", "message": f"no end within {limit:g} s"}
         figures = in_parallel({endpoint: task}, limit).get(endpoint, late)
         scope = f"link:{endpoint}"
@@ -60,10 +60,7 @@ def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
         print(f"{endpoint}: {figures}", flush=True)
     names = [figure["name"] for figure in metrics]
     rates, connected = names.count("endpoints_bytes_per_second"), names.count("endpoints_connect_seconds")
-    metrics += [
-        metric("endpoints_rates_count", rates),
-        metric("endpoints_connected_count", connected),
-    ]
+    metrics += [metric("endpoints_rates_count", rates), metric("endpoints_connected_count", connected)]
     message = "; ".join([*troubles, *([f"as declared: {', '.join(as_declared)}"] if as_declared else [])])
     fingerprints = {"endpoints_rates": "measured" if rates else "none"}
     write_result({"state": "success", "message": message[:2000], "metrics": metrics, "fingerprints": fingerprints})

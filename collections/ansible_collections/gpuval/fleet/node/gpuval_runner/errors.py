@@ -12,7 +12,7 @@ class NodePlanError(RunnerError):
 
 
 class StoreFileError(RunnerError):
-    """The store file is malformed or readable by others."""
+    """The file with signed URLs of the store is malformed or readable by others, or lacks a secret of a stage."""
 
 
 class LockHeldError(RunnerError):

@@ -1,4 +1,4 @@
-"""``fetch``: results for a controller that pulls them over its own connection. ``status``: how far the run is."""
+"""The runner's commands ``fetch``, for a controller that pulls results over SSH, and ``status``: how far the run is."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from gpuval_runner.upload import MAX_OBJECT_BYTES, read_ledger
 def fetch(
     directory: NodeDirectory, since: Mapping[str, Any], limit_bytes: int, not_uploaded: bool = False
 ) -> dict[str, Any]:
-    """Return the results whose digest differs from that in `since` (by key), records first: at least one file, at most
-    `limit_bytes` of content; with `not_uploaded`, only results whose latest version the store lacks. `*` in `since`
-    stands for any digest. In the answer, `digests` has for each result the digest of its file, and that of its last
-    upload if it is another; `more` says that others wait, `ended` why no runner works although the plan is unfinished.
-    """
-    running = lock.holder(directory.lock) is not None  # before reading files: a later result is announced
+    """Return the results whose SHA-256 differs from that in `since` (`{result key: SHA-256}`, `*` for any), records
+    first: at least one file, at most `limit_bytes` of content. With `not_uploaded`, return only results whose latest
+    version the store lacks. In the answer, `digests` has for each result the SHA-256 of its file, and that of its last
+    upload if it differs; `more` says that further results did not fit, `ended` why an unfinished plan has no runner."""
+    running = lock.holder(directory.lock) is not None  # first: if the runner ends meanwhile, the caller asks again
     uploaded = read_ledger(directory.uploaded)
     files: dict[str, dict[str, str]] = {}
     digests = {key: [sha256] for key, sha256 in uploaded.items()}
@@ -48,7 +47,8 @@ def fetch(
 
 
 def runner_end(directory: NodeDirectory) -> str:
-    """Return why no runner works although its plan is unfinished: the kernel's message and the end of runner.log."""
+    """Return why no runner works on an unfinished plan: a reboot, or the kernel's OOM kill and the end of runner.log.
+    Empty if the plan is finished or no runner has started."""
     state = states.load(directory.state)
     if not state.pid or state.outcome is not None:
         return ""
@@ -62,7 +62,7 @@ def runner_end(directory: NodeDirectory) -> str:
 
 def status(directory: NodeDirectory) -> dict[str, Any]:
     """Return whether a runner is at work here, how far its stages are, and which results the store does not have yet.
-    `outcome`: of the run on this node, None while stages are left."""
+    The run's `outcome` on this node is None while stages are unfinished."""
     holder = lock.holder(directory.lock)
     state = states.load(directory.state)
     stages = stage_states(directory)
@@ -81,22 +81,22 @@ def status(directory: NodeDirectory) -> dict[str, Any]:
 
 
 def stage_states(directory: NodeDirectory) -> dict[str, str]:
-    """Return the state of every stage that has a record: those of the plan in its order, then the others."""
+    """Return the state of every stage with a record, by name: stages of earlier plans, then the plan's in its order."""
     keys = directory.result_keys("records")
     states_read = {
         Path(key).name: read_object(directory.result(key), 2 * MAX_RECORD_BYTES).get("state") for key in keys
     }
     state_by_stage = {name: state for name, state in states_read.items() if state in machine.STATES}
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     with contextlib.suppress(KeyError, TypeError):
         stages = read_object(directory.plan, MAX_PLAN_BYTES)["stages"]
-        places = {stage["name"]: position for position, stage in enumerate(stages)}
-    return dict(sorted(state_by_stage.items(), key=lambda pair: (places.get(pair[0], -1), pair[0])))
+        positions = {stage["name"]: position for position, stage in enumerate(stages)}
+    return dict(sorted(state_by_stage.items(), key=lambda pair: (positions.get(pair[0], -1), pair[0])))
 
 
 def _read_results(directory: NodeDirectory) -> Iterator[tuple[str, bytes, str]]:
-    """Yield key, content and digest of all results, records first, without those that are gone meanwhile or no regular
-    files: a stage may have planted a link."""
+    """Yield key, content and SHA-256 of all results, records first. Files that have vanished are left out, and what is
+    no regular file: a stage may have planted a link."""
     for key in directory.result_keys():
         with contextlib.suppress(OSError):
             data = read_bounded(directory.result(key), MAX_OBJECT_BYTES)

@@ -61,8 +61,8 @@ def to_json(document: Any) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of some data in hexadecimal."""
-    import hashlib  # a launch and most stages need no digests, and it loads OpenSSL
+    """Return the SHA-256 of `data` in hexadecimal."""
+    import hashlib  # loads OpenSSL, and a launch and most stages need no digest
 
     return hashlib.sha256(data).hexdigest()
 

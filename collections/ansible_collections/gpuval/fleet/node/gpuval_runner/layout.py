@@ -8,7 +8,7 @@ from typing import Optional
 
 STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 KINDS = {"records": ".json", "logs": ".log", "series": ".json"}
-#: Marks a model cache that gpuval created: only such a cache is removed.
+#: Name of the file that marks a model cache as created by gpuval: clean removes only such a cache.
 CACHE_MARK = ".gpuval-cache"
 #: Prefix of a dataset's folder in the model cache; the dataset's name follows.
 DATASET_FOLDER = "datasets--gpuval--"
@@ -23,9 +23,9 @@ class NodeDirectory:
         self.root = root
         self.base = root.parent.parent  #: directory of all runs on this machine
         self.models = self.base / "models"  #: the model cache of all runs, unless a plan names another
-        self.images = self.base / "images"  #: archives of images, of all runs
-        self.known_images = self.images / "known.json"  #: the engine's image ids, by planned id
-        self.undo = root / "undo"  #: changes outside the directory, which clean restores: a file for each
+        self.images = self.base / "images"  #: archives of container images, shared by all runs
+        self.known_images = self.images / "known.json"  #: the engine's id of an image, by the image's id in the plan
+        self.undo = root / "undo"  #: a file for each change outside this directory, which clean undoes
         self.source = source or root
         self.plan = self.source / "plan.json"
         self.store = self.source / "store.json"
@@ -36,7 +36,7 @@ class NodeDirectory:
         self.cancel = root / "cancel"
         self.uploaded = root / "uploaded.json"  #: the results that the store has: key to digest
         self.runner_log = root / "runner.log"
-        self.runner_environment = root / "environment.json"  #: of a runner that does not inherit its starter's
+        self.runner_environment = root / "environment.json"  #: of a runner that systemd starts
 
     def result(self, key: str) -> Path:
         """Return the result file of a key such as ``records/facts``."""

@@ -23,7 +23,7 @@ PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class RunTraces:
-    """The evidence by which a run's containers on this node are found."""
+    """Documents of a run on this node, by which its processes and containers are found."""
 
     directory: NodeDirectory
     plan: Optional[NodePlan]
@@ -46,7 +46,7 @@ class RunTraces:
         return bool(self.state.run_id) or self.directory.plan.exists()
 
     def engines(self) -> list[str]:
-        """Commands of the engines that may have made containers of the run; the engine that made some comes first."""
+        """Commands of the engines that may have made the run's containers; the engine that surely did comes first."""
         made_by = [self.state.container.command] if self.state.container else []
         possible = [self.plan.runtime] if self.plan and self.plan.runtime in engine_types() else engine_types()
         return list(dict.fromkeys([*made_by, *possible]))
@@ -59,7 +59,8 @@ def end_processes(marker: str, *, session: Optional[int] = None) -> tuple[list[P
 
 
 def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
-    """Return the POSIX session of a stage that an earlier runner started, unless another process has its number now."""
+    """Return the id of the POSIX session of a stage that an earlier runner started; None without a stage, or when
+    another process has the pid now. `current` has `pid` and `start_ticks` of the stage's first process."""
     if not current:
         return None
     leader = look(current.get("pid", 0))
@@ -69,7 +70,7 @@ def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
 
 
 def containers(traces: RunTraces) -> dict[str, str]:
-    """Return the run's containers on this node: the engine's command by container id, of the engines that answer."""
+    """Return the run's containers on this node, `{container id: engine's command}`, of the engines that answer."""
     command_by_container: dict[str, str] = {}
     for command in traces.engines() if traces.may_have_containers else ():
         with contextlib.suppress(EngineError):
@@ -78,7 +79,7 @@ def containers(traces: RunTraces) -> dict[str, str]:
 
 
 def remaining(command_by_container: Mapping[str, str], traces: RunTraces) -> dict[str, str]:
-    """Return those of the containers (engine's command by id) that exist, or may exist as their engine is silent."""
+    """Return the containers (`{id: engine's command}`) that exist, or may exist as their engine does not answer."""
     survivors: dict[str, str] = {}
     for command in set(command_by_container.values()):
         identifiers = [identifier for identifier, owner in command_by_container.items() if owner == command]

@@ -16,9 +16,9 @@ from gpuval_runner.errors import LockHeldError
 
 
 def take(path: Path, wait_seconds: float = 2.0, **details: Any) -> IO[bytes]:
-    """Take the lock; returns the open lock file, which releases the lock when it is closed. Pid, time and `details` are
-    written to the file. It is never removed: two runners could lock two files of one name. The short wait lets readers
-    of the file finish. Raises ``LockHeldError`` naming the holder, or ``OSError``."""
+    """Take the lock file at `path`; returns the open file, which releases the lock when it is closed. Pid, time and
+    `details` are written to the file. It is never removed: two runners could lock two files of one name. The short wait
+    lets readers of the file finish. Raises ``LockHeldError`` naming the holder, or ``OSError``."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     if not take_lock(handle, time.monotonic() + wait_seconds):
         pid, since = (_read_details(handle).get(name, "unknown") for name in ("pid", "since"))

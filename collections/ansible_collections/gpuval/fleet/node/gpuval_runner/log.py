@@ -25,7 +25,7 @@ def note(text: str) -> None:
 
 
 def log_end(directory: NodeDirectory, position: int = 0) -> str:
-    """Return the end of runner.log, only of what was written after `position` in bytes."""
+    """Return the last 4096 bytes of runner.log as text, without what lies before the byte `position`."""
     try:
         with directory.runner_log.open("rb") as stream:
             stream.seek(max(position, stream.seek(0, os.SEEK_END) - LOG_END_BYTES))
@@ -69,7 +69,7 @@ class CappedLog:
                 self.close()
 
     def line(self, text: str) -> None:
-        """Append a line of the runner, after a line break if the output did not end in one."""
+        """Append a line that the runner itself writes, after a line break if the stage's output did not end in one."""
         ends_line = True
         with contextlib.suppress(OSError):
             self._open()
@@ -92,7 +92,7 @@ class CappedLog:
         earlier = _MARKER.match(os.pread(self._handle, _MARKER_ROOM, self._head))
         middle = self._head + (earlier.end() if earlier else 0)
         tail = max(middle, self._size - self._tail)
-        tail += os.pread(self._handle, min(4096, self._tail // 4), tail).find(b"\n") + 1  # at a line's start, if near
+        tail += os.pread(self._handle, min(4096, self._tail // 4), tail).find(b"\n") + 1  # from a line's start
         cut = tail - middle + (int(earlier.group(1)) if earlier else 0)
         temporary = self.path.with_name(f".{self.path.name}.cut")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -10,7 +10,8 @@ from gpuval_runner.plan import Stage
 
 STATES = ("pending", "running", "success", "failure", "crash", "timeout", "skipped", "cancelled")
 FINISHED = frozenset(STATES) - {"pending", "running"}
-STOPPING = frozenset({"failure", "crash", "timeout", "cancelled"})  # with on_failure: stop
+#: States of a stage that end the plan, if the stage declares ``on_failure: stop``.
+STOPPING = frozenset({"failure", "crash", "timeout", "cancelled"})
 MAX_INTERRUPTIONS = 1
 
 
@@ -24,10 +25,10 @@ class Close:
 
 
 def opening(attempt: int, recorded: Optional[Mapping[str, Any]], interruptions: int = 0) -> str:
-    """Return what a starting runner does with the recorded stage; `attempt` is the plan's, `interruptions` counts how
-    often the stage was cut off in that attempt. ``new``: no record yet. ``keep``: the stage has ended or not begun.
-    ``again``: the record is of an earlier attempt and moves into the history. ``resume``: cut off, run it once more.
-    ``give_up``: cut off too often. ``newer``: the record is of a later attempt than the plan."""
+    """Return what a starting runner does with the record of a stage (None: no record). `attempt` is that of the plan,
+    `interruptions` counts how often the stage was cut off in that attempt. ``new``: no record yet. ``keep``: the stage
+    has ended or not begun. ``again``: the record is of an earlier attempt and moves into the history. ``resume``: cut
+    off, run it once more. ``give_up``: cut off too often. ``newer``: the record is of a later attempt than the plan."""
     if recorded is None:
         return "new"
     if recorded["attempt"] > attempt:

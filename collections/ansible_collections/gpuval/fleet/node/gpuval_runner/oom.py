@@ -1,4 +1,4 @@
-"""Evidence that the kernel killed processes for want of memory (OOM kills)."""
+"""Finds out whether the kernel killed processes for want of memory (OOM kills)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def counters(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) 
 
 
 def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
-    """Return the message for OOM kills between two readings of the counters, else an empty text. Kills outside the
-    control group count only if the stage was `killed` (SIGKILL)."""
+    """Return the message for OOM kills while a stage ran, between two readings of the counters, else an empty text.
+    Kills elsewhere on the machine count only if the stage was `killed` (SIGKILL)."""
     group, machine = _rise_of(before.group, after.group), _rise_of(before.machine, after.machine)
     if group:
         return f"out of memory: the kernel killed {group} of its control group's processes (oom_kill)"
@@ -36,8 +36,8 @@ def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
 
 
 def of_runner(pid: int, kills_before: Optional[int]) -> str:
-    """Return the message for a runner that the kernel OOM-killed, by kernel log or counter; empty without evidence."""
-    from gpuval_node.hardware.tools import toolbox  # the telemetry's helper imports this module and needs no tools
+    """Return the message if the kernel OOM-killed the runner `pid`, by kernel log or counter; else empty."""
+    from gpuval_node.hardware.tools import toolbox  # the telemetry helper imports this module and needs no tools
 
     log = toolbox()("dmesg", timeout=LOG_SECONDS)
     if re.search(rf"Killed process {pid} \(", log.stdout):
@@ -53,6 +53,7 @@ def _rise_of(before: Optional[int], after: Optional[int]) -> int:
 
 
 def _kills_in_group(proc: Path, groups: Path) -> Optional[int]:
+    """Return the OOM kills that this process's control group counts, by files of mounted procfs and cgroups."""
     for line in (read_text(proc / "self" / "cgroup") or "").splitlines():
         _, _, fields = line.partition(":")
         controllers, _, path = fields.partition(":")

@@ -1,4 +1,4 @@
-"""Other work on the accelerators: a plan for idle nodes ends because of it, other plans name it in their records."""
+"""Finds other users' work on the accelerators. A plan for idle nodes ends then; the records of others name it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from gpuval_node.process_stat import snapshot
 from gpuval_runner import descendants
 from gpuval_runner.plan import NodePlan
 
-#: Seconds between two looks. A process counts if both looks saw it: one that is ending loses its environment first.
+#: Seconds between two looks at the processes on the accelerators. Only a process that both looks saw counts: one that
+#: is ending has lost its environment, by which the runner recognises its own processes.
 LOOK_SECONDS = 3.0
-#: Start of the message, by which the controller recognises other work, as at launch.
+#: Start of the message about other users' work: the controller recognises the message by it, as at launch.
 IN_THE_WAY = "others use this node's accelerators or run here:"
 MOST_NAMED = 4
 
 
 class OtherWork:
-    """Finds other work by calling `users`, which returns the accelerators' users (None: never looks). With `gives_way`,
-    a thread keeps looking, and `found` names the work once there is some."""
+    """Finds other users' work by calling `users`, which returns processes on the accelerators (None: never looks). With
+    `gives_way`, a thread keeps looking, and `found` names the processes once there are some."""
 
     def __init__(
         self,
@@ -40,14 +41,14 @@ class OtherWork:
             threading.Thread(target=self._watch, name="other work", daemon=True).start()
 
     def look(self) -> str:
-        """Look for other work now and return `found`: work that began just before a stage's end may be its cause."""
+        """Look for other users' work now; return `found`. Work that began just before a stage's end may cause it."""
         if not self.found:
             named = ", ".join(self.beside()[:MOST_NAMED])
             self.found = self.found or named  # a look of the other thread may have ended meanwhile
         return self.found
 
     def beside(self) -> list[str]:
-        """Return the processes of others that use the accelerators now, at the end of a stage."""
+        """Return the processes of other users on the accelerators, as texts, at the end of a stage."""
         if self._users is None:
             return []
         before = self._users()
@@ -62,7 +63,7 @@ class OtherWork:
 
 
 def watch(plan: NodePlan) -> OtherWork:
-    """Return what looks for other work on a plan's node; in a pod or without accelerators it never looks."""
+    """Return the `OtherWork` of a plan's node. In a pod, or without accelerators, it never looks."""
     if plan.accelerator.vendor == "cpu" or plan.runtime == "pod":
         return OtherWork(None)
     run = toolbox()

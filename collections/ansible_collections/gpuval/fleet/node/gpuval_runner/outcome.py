@@ -1,4 +1,4 @@
-"""How a stage ended: its final state and message. Pure."""
+"""Decides how a stage ended: its final state and message. Does no I/O."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class StageEvidence:
     """All that is known about a stage that has ended. `signal` ended the main process, `oom` is the kernel's message
     about memory (or empty). `patterns` counts declared patterns and readers, `matched` the metrics that they found.
     `not_numbers`: metrics without a number (NaN); `unfilled`: an output line with ``{{ name }}`` in place of its
-    figure. `stuck`: processes outlived KILL. `cause`: in words; unless `cause_is_known`, the message also has the last
-    output."""
+    figure. `stuck`: processes outlived KILL. `cause`: the root cause as a sentence; unless `cause_is_known`, the
+    message also has the last output."""
 
     exit_code: Optional[int] = None
     signal: Optional[str] = None
@@ -58,7 +58,7 @@ def judge(evidence: StageEvidence) -> tuple[str, str]:
     if evidence.exit_code != 0:
         if reported:
             return "failure", reported
-        number = (evidence.exit_code or 0) - 128  # a shell's exit code for a signal
+        number = (evidence.exit_code or 0) - 128  # a shell exits with 128 and the number of the signal
         cause = f"exit code {evidence.exit_code}" + (f" ({signal_name(number)})" if 0 < number <= 64 else "")
         cause += " after reporting success" if result and result.state == "success" else " without a result"
         progress = result.message if result and result.state == "running" else ""
@@ -97,7 +97,7 @@ def signal_name(number: int) -> str:
 def _last(evidence: StageEvidence) -> str:
     if evidence.cause and evidence.cause_is_known:
         return evidence.cause
-    line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # the prefix of gpuval's workloads
+    line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # gpuval's workloads print it
     words = f"last output: {line}" if line else "no output"
     return words if line in evidence.cause else _sentence(evidence.cause, words)
 

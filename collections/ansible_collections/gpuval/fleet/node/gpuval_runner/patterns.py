@@ -33,16 +33,16 @@ _LINE_END = re.compile(rb"[\r\n]+")
 MAX_CURVES = 256
 MAX_POINTS = 2048
 MAX_STEP = 10**12
-#: Most values that count as warm-up (compilation, allocation, caches), which is the first fifth of the values.
+#: Maximum number of values that count as warm-up (compilation, allocation, caches): the first fifth of all values.
 WARM_UP = 10
-#: How many steps a log's number may go back where another rank's line repeats it. A number from further back means that
-#: the training went back, and trained the step again.
+#: Number of last steps in a log among which a repeated number is another rank's line for the step. A number from before
+#: these steps means that the training went back to a checkpoint, and trains the step again.
 RECENT_STEPS = 8
 MAX_PREFIX = 200
 MAX_OCCURRENCES = 16
 
 _BETWEEN = re.compile(r"['\"]?[ \t]{0,64}[:=]?[ \t]{0,64}['\"]?")
-_CONTINUED_OR_TIME = re.compile(r"[.,:]\d")  # also times such as 0:01:23
+_CONTINUED_OR_TIME = re.compile(r"[.,:]\d")  # times such as 0:01:23, too
 #: Prefix of a line that names the printing rank, as by torchrun, DeepSpeed, Primus, mpirun, srun and vLLM.
 _RANK = re.compile(
     r"\[(?:rank|default|Rank )-?(\d{1,6})(?:/\d{1,6})?\]|^\[\d{1,6},(\d{1,6})\]<std(?:out|err)>|^ {0,8}(\d{1,6}): "
@@ -99,7 +99,7 @@ def _units() -> dict[str, Unit]:
 #: Base units by unit names in lower case, of units that mean the same in upper and lower case.
 UNITS = _units()
 
-#: Units of which b is a bit and B is a byte.
+#: Base units by unit names in which b is a bit and B is a byte.
 CASED_UNITS = {
     f"{prefix}{letter}{per}": Unit(ending, unit, factor * share)
     for prefix, factor in (("", 1.0), ("k", 1e3), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
@@ -146,7 +146,7 @@ class PatternReader:
             self._line(line, complete=len(line) < MAX_LINE)
 
     def finish(self) -> None:
-        """Read the rest of the output, without a line break at its end, as the last line."""
+        """Read what follows the last line break of the output as its last line."""
         self._line(self._rest, complete=False)
         self._rest = b""
 
@@ -229,7 +229,7 @@ def _text_of_group(match: re.Match[str], group: str, hide: Callable[[str], str])
 
 
 def _read_value(match: re.Match[str]) -> Optional[float]:
-    """Return the number that the group ``value`` begins, complete even if the group ends within (at the e of 1.5e3)."""
+    """Return the whole number that begins in the group ``value``, even if the group ends within (at the e of 1.5e3)."""
     text = match.group("value")
     if text is None:
         return None
@@ -241,7 +241,7 @@ def _read_value(match: re.Match[str]) -> Optional[float]:
 
 
 def _metric_name(text: str) -> str:
-    """Return a text with the characters of a metric's name alone."""
+    """Return a text as a valid name of a metric: lower case, ``_`` for all but letters and digits, 96 characters."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     name = name if name[:1].isalpha() else f"value_{name}"
     return name[:96] if METRIC_NAME.fullmatch(name[:96]) else "value"
@@ -281,7 +281,8 @@ class _Values:
         self.count += 1
 
     def figure(self, statistic: str, positive: bool) -> Optional[float]:
-        """Return a statistic such as ``median`` of the values, None if it is not finite; `positive`: of values > 0."""
+        """Return a statistic such as ``median`` of the values, None if it is not finite. A `positive` median is that of
+        values above 0."""
         if statistic != "median":
             return number(getattr(self, statistic))
         warm_up = min(WARM_UP, (self.count + 4) // 5) if self.count > 1 else 0
@@ -383,9 +384,11 @@ def _find_labelled(line: str, sought: Union[OutputStep, OutputValue], complete: 
 
 
 def _read_figure(line: str, start: int, end: int, complete: bool) -> Optional[float]:
+    """Return the number after the label in ``line[start:end]``; None if other text follows. In a line that is not
+    `complete`, a number at the end does not count: digits may be missing."""
     before = line[start - 1 : start]
     if before.isalnum() or before == "_":
-        return None  # the end of another word: train_loss is not loss
+        return None  # the label ends another word: train_loss is not loss
     between = _BETWEEN.match(line, end)
     position = between.end() if between else end
     match = NUMBER.match(line, position)

@@ -20,7 +20,7 @@ from gpuval_runner.layout import STAGE_NAME
 
 SCHEMA = "gpuval.plan/1"
 MAX_PLAN_BYTES = 4 << 20
-#: File beside a plan that names its gang without members: the members, the same for all plans of the gang.
+#: File beside a plan with the members of its gang (the nodes of a multi-node test), the same for all these nodes.
 GANG_FILE = "gang.json"
 RUNTIMES = ("host", *engine_types(), "auto", "pod")
 #: Stages that inspect the node itself and so never run in a container.
@@ -32,7 +32,7 @@ UNUSED = ("retry", "expected_seconds", "tags")
 
 @dataclass(frozen=True)
 class ValueLimits:
-    """Limits of a field: the pattern that a whole text matches (`words` in a message), or the range of a number."""
+    """Limits of a plan's field: the pattern that a text matches (`words` in messages), or the range of a number."""
 
     pattern: str = ".*"
     words: str = "a text without NUL"
@@ -66,7 +66,8 @@ class OutputPattern:
 
 @dataclass(frozen=True)
 class OutputStep:
-    """The labels that stand before the step's number in the lines of a program's log."""
+    """The labels before the number of a training step in a program's log. Only lines with `contains` and without
+    `without` are read."""
 
     labels: tuple[str, ...]
     contains: str = ""
@@ -90,7 +91,7 @@ class OutputValue:
 
 @dataclass(frozen=True)
 class OutputReader:
-    """How to read the log of one program."""
+    """How to read metrics and curves from the log of one program."""
 
     name: str
     values: tuple[OutputValue, ...]
@@ -100,7 +101,7 @@ class OutputReader:
 
 @dataclass(frozen=True)
 class StageContainer:
-    """What a stage declares for its container; the engine's defaults apply to the rest."""
+    """Settings that a stage declares for its container; for others, the engine's defaults apply."""
 
     python: str = "python3"
     shm_bytes: Annotated[Optional[int], ValueLimits(least=1)] = None
@@ -120,7 +121,7 @@ class StageContainer:
 
 @dataclass(frozen=True)
 class Archive:
-    """An image as a file in the store."""
+    """A container image as a file in the store."""
 
     key: str
     sha256: Annotated[str, _SHA256]
@@ -129,8 +130,8 @@ class Archive:
 
 @dataclass(frozen=True)
 class Image:
-    """The image of a reference, and its origin: an archive in the store, else the registry of the reference. Without
-    `pull`, no registry has the image: it was built on the node."""
+    """A container image by its reference, and its origin: an archive in the store, else the registry of the reference.
+    Without `pull`, no registry has the image: it was built on the node."""
 
     reference: Annotated[str, ValueLimits("[^-].*", "the reference of an image")]
     id: Annotated[Optional[str], _IMAGE_ID] = None
@@ -194,7 +195,7 @@ class NodePlan:
     nonce: Annotated[str, ValueLimits("[0-9a-f]{16,64}", "a nonce in hexadecimal")] = ""
     #: Seconds between samples of GPUs and host beside a stage; 0 is no sampling.
     telemetry_seconds: float = 0.0
-    #: The gang that the node is part of, as JSON; empty for none.
+    #: The gang of the node (the nodes of a multi-node test), as JSON; empty for none.
     gang: str = ""
     #: Whether the plan ends when other work begins on the accelerators.
     gives_way: bool = False
@@ -230,7 +231,7 @@ def load(path: Path) -> NodePlan:
 
 def _read(path: Path, document_name: str) -> Any:
     try:
-        return read_json(path.resolve(), MAX_PLAN_BYTES)  # mounted files are links
+        return read_json(path.resolve(), MAX_PLAN_BYTES)  # a mounted file is a link
     except FileNotFoundError:
         raise NodePlanError(f"{path} does not exist: launch the run on this node first") from None
     except (OSError, ValueError) as error:
@@ -289,7 +290,7 @@ def _check_stages(plan: NodePlan) -> None:
 
 
 def _object(kind: Any, document: Any, where: str) -> Any:
-    """Read a dataclass, `kind`, from a JSON object at the field `where`. With a default, null counts as missing."""
+    """Read a JSON object as the dataclass `kind`; errors name it `where`. A field that is null gets its default."""
     if not isinstance(document, dict):
         raise NodePlanError(f"{where} is not an object")
     kinds = _kinds(kind)
@@ -314,7 +315,7 @@ def _kinds(kind: Any) -> dict[str, Any]:
 
 
 def _value(kind: Any, value: Any, where: str, limits: ValueLimits = _ANY) -> Any:
-    """Check and return a value of the type `kind` at the field `where`; limits of a list or map apply to its items."""
+    """Check that a value is of type `kind`, and return it; errors name it `where`. Limits are for a list's items."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _value(inner[0], value, where, inner[1])

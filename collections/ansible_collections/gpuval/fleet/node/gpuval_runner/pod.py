@@ -27,7 +27,7 @@ from gpuval_runner.text import one_line
 TERMINATION_LOG = "/dev/termination-log"
 TERMINATION_VARIABLE = "GPUVAL_TERMINATION_LOG"
 MAX_TERMINATION_BYTES = 2048
-#: Kubernetes keeps so many bytes of a pod's termination messages, of each container an equal share.
+#: Bytes that Kubernetes keeps of all termination messages of a pod. Each container has an equal share.
 POD_TERMINATION_BYTES = 12 << 10
 #: Containers that a cluster may add to a pod, such as a mesh's sidecar.
 ADDED_CONTAINERS = 2
@@ -66,7 +66,7 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
 
 
 def restore_earlier_records(source: Path, directory: NodeDirectory) -> None:
-    """Copy records of earlier attempts, which the controller put beside the plan, to the results; this pod's stay."""
+    """Copy records of earlier attempts from `source`, where the controller put them, to the results that lack them."""
     before, after = EARLIER_RECORD.split("{}")
     for path in sorted(source.glob(EARLIER_RECORD.format("*"))):
         stage = path.name[len(before) : -len(after)].replace("-", "_")
@@ -81,8 +81,8 @@ def print_record(record: StageRecord) -> None:
 
 
 def write_termination(record: StageRecord, digests: dict[str, list[str]], path: Path, containers: int) -> None:
-    """Write state, cause, message and exit code of a record, and the digests of its stage's results, as the termination
-    message, in at most 2048 bytes, and in the share of each of so many `containers`."""
+    """Write state, cause, message and exit code of a record, and the digests of its stage's results (`{key:
+    [SHA-256]}`), as the container's termination message. It fits the share of each of so many `containers`."""
     longest = min(MAX_TERMINATION_BYTES, POD_TERMINATION_BYTES // (containers + ADDED_CONTAINERS))
     short: dict[str, Any] = {name: getattr(record, name) for name in ("stage", "state", "exit_code", "signal")}
     cause = {name: value for name, value in record.environment.items() if name == "cause"}
@@ -111,28 +111,28 @@ class _PodRunner(Runner):
         self._own = name
         self.open()
         if self.records[name].state not in machine.FINISHED:
-            earlier = takewhile(lambda stage: stage.name != name, self.plan.stages)  # those that ended decide, too
+            earlier = takewhile(lambda stage: stage.name != name, self.plan.stages)  # if ended, they may stop this one
             deciding = [stage for stage in earlier if self.records[stage.name].state in machine.FINISHED]
             self.take_step([*deciding, self.plan.stage(name)])
         self._save_state()
         return self.records[name]
 
     def stays(self, stage_record: StageRecord) -> bool:
-        """Whether a stage that is done may keep its process; then prints a record that cannot be uploaded."""
+        """Whether a stage whose work is done may keep its process; if so, prints a record that the store lacks."""
         may_stay = super().stays(stage_record)
         if may_stay and not finish_uploads(self._uploader, self.interrupt):
             print_record(stage_record)
         return may_stay
 
     def halt(self) -> Optional[StageStop]:
-        """Return why no work may go on, as on a host; but a signal ends the stage for good, with its container."""
+        """Return why the stage must stop, as on a host; but a signal ends it for good: its container ends, too."""
         stop = super().halt()
         if stop and self.interrupt.signal:
             return StageStop("cancelled", f"the pod's container received {self.interrupt.signal}")
         return stop
 
     def opening(self, stage: Stage, document: Optional[dict[str, Any]], interruptions: int) -> str:
-        """Return what to do with a record, as on a host; but another container's unfinished stage was killed."""
+        """Return what to do with a record, as on a host; but an unfinished stage of another container was killed."""
         is_cut_off = document and document["state"] == "running" and document["attempt"] == self.plan.attempt
         if is_cut_off and stage.name != self._own:
             return "give_up"

@@ -82,7 +82,7 @@ class StageRecord:
         )
 
     def merge(self, result: ResultFile, more_metrics: Iterable[RecordMetric] = ()) -> None:
-        """Add the workload's reported results; they replace metrics of the same name read from the output."""
+        """Set the results that the workload reported; they replace metrics of the same name that its output has."""
         metrics = {(m["name"], m["scope"]): m for m in more_metrics}
         metrics.update({(m["name"], m["scope"]): m for m in result.metrics})
         self.metrics = list(metrics.values())[:MAX_METRICS]
@@ -101,8 +101,8 @@ class StageRecord:
 
     def encode(self) -> bytes:
         """Return the record as JSON of at most 1 MiB, stamped with the present time. The message names what was left
-        out to fit: first environments of earlier attempts, then large entries of this attempt's environment, metrics
-        of single parts, and the rest. Metrics of earlier attempts are left out last: a fault that they show must not
+        out to fit: first environments of earlier attempts, then large entries of this attempt's environment, metrics of
+        single parts, and other fields. Metrics of earlier attempts are left out last: a fault that they show must not
         be lost while this attempt's figures pass."""
         self.updated_at = now()
         document = {"schema": SCHEMA, **vars(self)}
@@ -184,17 +184,17 @@ def _shrink_environment(document: dict[str, Any], _: int) -> str:
     return f"{len(large)} entries of environment" if large else ""
 
 
-def _shrink_metrics(document: dict[str, Any], excess: int) -> str:
+def _shrink_metrics(document: dict[str, Any], excess_bytes: int) -> str:
     metrics = sorted(document["metrics"], key=lambda metric: metric["scope"] != "node")
-    room = sum(len(to_json(metric)) for metric in metrics) - max(0, excess)
+    room = sum(len(to_json(metric)) for metric in metrics) - max(0, excess_bytes)
     document["metrics"] = kept_metrics = _fitting(metrics, room)
     return f"{len(metrics) - len(kept_metrics)} of {len(metrics)} metrics" if len(kept_metrics) < len(metrics) else ""
 
 
-def _fitting(entries: list[Any], room: int) -> list[Any]:
-    """Return the first entries, as many as fit into `room` bytes of JSON."""
+def _fitting(entries: list[Any], room_bytes: int) -> list[Any]:
+    """Return the first entries, as many as fit into `room_bytes` of JSON."""
     sizes = accumulate(len(to_json(entry)) for entry in entries)
-    return [entry for entry, size in zip(entries, sizes) if size <= room]
+    return [entry for entry, size in zip(entries, sizes) if size <= room_bytes]
 
 
 def _shrink_rest(document: dict[str, Any], _: int) -> str:

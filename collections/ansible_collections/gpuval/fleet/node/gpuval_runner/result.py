@@ -69,8 +69,8 @@ class ResultFile:
 
 
 def read(path: Path, hide: Callable[[Any], Any] = lambda document: document) -> Optional[ResultFile]:
-    """Read a result file and hide secrets in its texts; None without one. A malformed one is ``running``, with a
-    problem."""
+    """Read a workload's result file, with secrets replaced by `hide`; None without a file. A malformed file is read as
+    state ``running`` with an entry in `problems`."""
     try:
         data = read_bounded(path, MAX_RESULT_BYTES)
     except FileNotFoundError:
@@ -138,6 +138,7 @@ def number(value: Any) -> Optional[float]:
 def _accept_items(
     document: dict[str, Any], name: str, reader: Callable[[Any], Optional[_Item]], limit: int, problems: list[str]
 ) -> list[_Item]:
+    """Return the valid items of a document's list, at most `limit`; `problems` gets what is left out."""
     items = document.get(name)
     if items is None:
         return []
@@ -175,15 +176,15 @@ def _read_curve(item: Any) -> Optional[RecordCurve]:
     x, y = item.get("x"), item.get("y")
     if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y) or len(x) > MAX_POINTS:
         return None
-    places = [point for point in map(number, x) if point is not None]
-    if len(places) < len(x):
+    numbers = [point for point in map(number, x) if point is not None]
+    if len(numbers) < len(x):
         return None
     return {
         "name": item["name"],
         "unit": one_line(item["unit"], 32),
         "scope": item.get("scope", "node"),
         "x_unit": item.get("x_unit", "step"),
-        "x": places,
+        "x": numbers,
         "y": [number(value) for value in y],
     }
 

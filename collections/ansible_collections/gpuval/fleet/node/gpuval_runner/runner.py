@@ -46,7 +46,8 @@ class Interrupt:
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """Where the runner finds its files on a host or in a pod, and replacements of the machine for tests."""
+    """Where a runner finds its files, on a host or in a pod. `instance` identifies this start of the runner, `unit` is
+    its systemd unit. With `private_store`, a store file that others may read is refused. `tee` also gets the output."""
 
     directory: NodeDirectory
     instance: str = ""
@@ -75,9 +76,7 @@ def run(options: RunnerOptions) -> int:
                 finish_uploads(uploader, interrupt)
                 runner.note_store()
                 if interrupt.signal:
-                    note(
-                        f"ended by {interrupt.signal}; started again, the runner resumes at the first unfinished stage"
-                    )
+                    note(f"ended by {interrupt.signal}; the next runner resumes at the first unfinished stage")
                     return 143
                 if not newer_plan(directory.plan, plan):
                     note(f"the plan's outcome: {outcome}")
@@ -94,7 +93,7 @@ def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
     write_atomically(directory.cancel, f"{plan.attempt}\n".encode())
     lock.wait_until_free(directory.lock, wait_seconds)
     if lock.holder(directory.lock) is None and not record.is_finished(directory, plan):
-        with contextlib.suppress(LockHeldError):  # a runner that began just now sees the request
+        with contextlib.suppress(LockHeldError):  # a runner that has just begun sees the cancel file
             run(options)
     running = lock.holder(directory.lock) is not None
     message = f"the runner still ends its stage after {wait_seconds:.0f} s" if running else "cancelled"
@@ -103,8 +102,7 @@ def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def uploading(options: RunnerOptions) -> Iterator[Optional[Uploader]]:
-    """Yield an uploader, or None without a store file; closes it and the telemetry helper. Raises
-    ``StoreFileError``."""
+    """Yield an uploader, None without a store file; closes it and the telemetry helper. Raises ``StoreFileError``."""
     directory, uploader = options.directory, None
     if directory.store.exists():
         uploader = Uploader(directory.store, Ledger(directory.uploaded), private=options.private_store)
@@ -276,19 +274,18 @@ class Runner:
 
     def _context(self, name: str) -> StageContext:
         work, source, archive = self.directory.work(name), self.directory.source, own_archive()
-        # Programs by their mounted paths: in a pod these are links, to folders named after the time of the mount.
+        # Mounted paths stay unresolved: in a pod they are links to folders named after the time of the mount.
         runner, workloads = self.directory.runner, self.directory.workloads
         if archive and not workloads.exists():
             workloads = archive.with_name(workloads.name)
         facts = self.records.get(FACTS)
+        facts_found = facts.environment if facts and facts.state == "success" else None
         is_undisturbed = self.plan.gives_way or self.plan.stage(name).gpus == "none"
         return StageContext(
             plan=self.plan,
             directory=self.directory,
             publisher=self._publisher,
-            accelerator=detected(
-                self.plan.accelerator, facts.environment if facts and facts.state == "success" else None
-            ),
+            accelerator=detected(self.plan.accelerator, facts_found),
             places=StagePaths(
                 work=work,
                 temporary=scratch.temporary_directory(work),
@@ -310,7 +307,7 @@ class Runner:
         )
 
     def stays(self, stage_record: StageRecord) -> bool:
-        """Whether a stage that is done may keep its process: the last one."""
+        """Whether a stage whose work is done may keep its process: only the plan's last stage may."""
         return stage_record.stage == self.plan.stages[-1].name
 
     def _started(self, pid: int) -> None:

@@ -20,25 +20,23 @@ from gpuval_runner.layout import CACHE_MARK, NodeDirectory
 from gpuval_runner.plan import NodePlan, Stage
 from gpuval_runner.store import MAX_STORE_BYTES
 
-#: Sockets made below TMPDIR (as by multiprocessing) need about 35 more bytes and have 107 in all (unix(7)).
+#: Bytes of the longest TMPDIR: a socket's path has at most 107 bytes (unix(7)), and multiprocessing adds about 35.
 LONGEST_TEMPORARY = 68
 SHORT_BASE = Path("/tmp")  # noqa: S108 - the name is made with mode 0700 and must be ours
 #: File in a scratch directory that lists the stage's folders in other file systems, one a line (storage/targets.py).
 OUTSIDE_FILE, MAX_OUTSIDE_BYTES = "outside", 1 << 16
 #: File in the scratch directory with a stage's secrets; the program of a job's steps reads and removes the file.
 SECRETS_FILE = "secrets.json"
-#: Characters of the shortest secret: the controller refuses shorter ones.
+#: Minimum length of a secret in characters: the controller refuses shorter secrets.
 SHORTEST = 4
-#: End of variables whose values are not hidden: user names are common words and parts of node names.
+#: End of the names of secret variables that output may show: user names are common words and parts of node names.
 USERNAME = "_USERNAME"
 
 
-def load_secrets(
-    directory: NodeDirectory, plan: NodePlan, stage: Stage, environment: Mapping[str, str]
-) -> dict[str, str]:
-    """Return a stage's secrets by variable: from the launch's file, in a pod from `environment`. Raises
-    ``StoreFileError``."""
-    values = environment if plan.runtime == "pod" else read_object(directory.secrets(stage.name), MAX_STORE_BYTES)
+def load_secrets(directory: NodeDirectory, plan: NodePlan, stage: Stage, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return a stage's secrets by variable name: from the file that the launch put on the node, in a pod from
+    `environ`. Raises ``StoreFileError`` if one is missing."""
+    values = environ if plan.runtime == "pod" else read_object(directory.secrets(stage.name), MAX_STORE_BYTES)
     secrets = {name: values.get(name) for name in stage.secrets}
     missing = [name for name, value in secrets.items() if not isinstance(value, str) or not value]
     if missing:
@@ -71,8 +69,8 @@ def make(work: Path) -> Path:
 
 
 def prepare(places: StagePaths, gang: str, secrets: Mapping[str, str]) -> None:
-    """Create a stage's scratch directory, with the secrets readable by this user alone, and the model cache. A new
-    model cache gets a mark: clean removes only marked caches. Raises ``OSError``."""
+    """Create a stage's scratch directory, with its gang's JSON (empty for none) and its secrets, and the model cache. A
+    new model cache gets a mark: clean removes only marked caches. Raises ``OSError``."""
     make(places.work)
     if gang:
         write_gang(places.work, gang, places.run)
@@ -105,7 +103,7 @@ def remove(work: Path) -> list[str]:
 
 
 def _outside(work: Path) -> list[Path]:
-    """Return the listed folders that have the names of this run and node: a stage cannot have others removed."""
+    """Return the folders that a stage listed for removal, if named after this run and node: other folders must stay."""
     try:
         lines = read_bounded(work / OUTSIDE_FILE, MAX_OUTSIDE_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:

@@ -44,7 +44,7 @@ CONTAINER_KILLED = 128 + 9
 STAY_FILE = "stays"
 #: Start of the output line that reports the end of the work.
 STAY_LINE = "== the work is done"
-#: A line of these characters alone, as under a summary, has no words.
+#: An output line of these characters alone, such as a rule under a heading, says nothing in a message.
 RULES = b" \t=-*_#"
 
 
@@ -117,7 +117,7 @@ class Output:
         return root_cause.last_words(self._hidden(self._end.partition(STAY_LINE.encode())[0]))
 
     def _hidden(self, output: bytes) -> str:
-        """For messages: also without what only looks like a secret."""
+        """Return output as text for a message, without secrets and without what only looks like a secret."""
         return self._redactor(output.decode("utf-8", "replace"))
 
 
@@ -173,7 +173,7 @@ class StageRun:
         if ended.stop is None and not ended.start_error:
             result_file = self._read_result()
             has_failed = bool(ended.signal or ended.exit_code)
-            has_failed = has_failed and not (result_file and result_file.state == "failure")  # that blames the node
+            has_failed = has_failed and not (result_file and result_file.state == "failure")  # reported by the work
             time.sleep(SIGNAL_SECONDS if has_failed else 0)  # a scheduler signals the runner and its stage at once
             ended.stop = self._context.disturbed(has_failed)
         if ended.stop and ended.stop.state == INTERRUPTED:
@@ -268,7 +268,7 @@ class StageRun:
         except (OSError, ValueError):
             return None
         if not self._output.work_is_done:
-            return None  # output printed before has figures
+            return None  # output from before that line may have figures
         self._stays = self._output.closed = True
         self._telemetry.end()
         self._finish(ProcessEnd(exit_code=code), "")
@@ -348,9 +348,7 @@ class StageRun:
         names = {(curve["name"], curve["scope"]) for curve in own_curves}
         more = (curve for curve in self._patterns.curves() if (curve["name"], curve["scope"]) not in names)
         curves = [*own_curves, *more, *self._telemetry.summary.curves()]
-        count = (
-            f", with {len(curves)} curve{'s' if len(curves) != 1 else ''}" if curves else ""
-        )  # a lost one is noticed
+        count = f", with {len(curves)} curve{'s' if len(curves) != 1 else ''}" if curves else ""
         self._log.line(
             f"{record.finished_at} {self._stage.name} attempt {record.attempt} ended: {state} after "
             f"{seconds(record.duration_seconds)}{count}"
@@ -367,7 +365,7 @@ class StageRun:
 
     def _find_cause(self, evidence: StageEvidence, state: str) -> Optional[RootCause]:
         """Return the root cause: hardware events in the kernel's log, else what kept the stage from starting or ended
-        it, else the first failure in its log. A failure that the workload reports itself needs one of its own kind."""
+        it, else the first failure in its log. For a failure that the workload reports, only a primary cause counts."""
         from gpuval_node import root_cause  # most stages succeed, and the import would slow the runner's start
 
         cause = root_cause.in_text("\n".join(self._telemetry.summary.kernel_lines))

@@ -29,7 +29,7 @@ WAIT_SECONDS = 10.0
 SYSTEMD_RUNNING = Path("/run/systemd/system")
 LINGERING = Path("/var/lib/systemd/linger")
 SYSTEMD_SECONDS = 20.0
-START_SECONDS = 60.0  # on a busy machine: a runner given up too early would run on, reported as never started
+START_SECONDS = 60.0  # a busy machine is slow: a runner given up too early would run, reported as never started
 
 
 def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[str, Any]:
@@ -66,6 +66,8 @@ def _answer(message: str, **fields: Any) -> dict[str, Any]:
 def _await(
     directory: NodeDirectory, plan: NodePlan, instance: str, *, has_store: bool, deadline: float, log_size: int
 ) -> dict[str, Any]:
+    """Wait until the runner `instance` works and has tried the store, and return the output of ``start``. `deadline` is
+    in seconds of the monotonic clock, `log_size` the bytes of runner.log before the start."""
     while True:
         state = states.load(directory.state)
         late = time.monotonic() >= deadline
@@ -82,9 +84,7 @@ def _await(
             holder = lock.holder(directory.lock)
             if holder is not None:
                 return _answer("another runner took the lock first", already_running=True, pid=holder.get("pid"))
-            raise NodePlanError(
-                f"the runner did not start within {START_SECONDS:.0f} s: {log or 'runner.log is empty'}"
-            )
+            raise NodePlanError(f"no runner started within {START_SECONDS:.0f} s: {log or 'runner.log is empty'}")
         time.sleep(0.05)
 
 

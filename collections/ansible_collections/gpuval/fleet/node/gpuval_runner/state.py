@@ -14,7 +14,7 @@ SCHEMA = "gpuval.state/1"
 
 @dataclass(frozen=True)
 class ContainerMark:
-    """Command of the engine that made the run's containers, and an image on the node with its Python."""
+    """Command of the container engine that made a run's containers; an image on the node, and the Python in it."""
 
     command: str = ""
     image: str = ""

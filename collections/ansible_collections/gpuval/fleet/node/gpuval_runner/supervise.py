@@ -218,7 +218,7 @@ class _Supervision:
                     os.waitpid(info.si_pid, os.WNOHANG)
 
     def _members(self) -> list[Process]:
-        own_tools = set(tools.RUNNING)  # of other threads: now, and at the end of the look
+        own_tools = set(tools.RUNNING)  # of other threads, before and after the snapshot
         processes = snapshot()
         own_tools |= tools.RUNNING
         return descendants.belonging(
@@ -243,11 +243,11 @@ class _Supervision:
             pass
 
     def _find_hung_volume(self, ended: ProcessEnd, stop: StageStop) -> None:
-        """Class a timeout: while a file system of the site hangs, it proves nothing about the node."""
+        """Class a timeout as the site's if a file system that the work uses hangs: it proves nothing then."""
         seen = set()
         for process in self._members():
             with contextlib.suppress(OSError):  # the process has ended
-                mounts = Path(f"/proc/{process.pid}/ns/mnt").readlink()  # most processes share theirs
+                mounts = Path(f"/proc/{process.pid}/ns/mnt").readlink()  # most processes share one set of mounts
                 if mounts not in seen and (volume := find_hung_volume(process.pid)):
                     ended.fault = FAULT
                     ended.stop = StageStop(stop.state, f"{stop.reason}; {volume.name} does not answer")
@@ -269,12 +269,12 @@ class _Supervision:
         self._pump_until(lambda: stopper.poll() is not None, self._spec.grace_seconds + STOP_SECONDS)
         if stopper.poll() is None:
             stopper.kill()
-        # The client follows its container.
+        # The engine's client ends after its container.
         self._pump_until(lambda: None not in (stopper.poll(), self._process.returncode), FOLLOW_SECONDS)
 
 
 def fault_of(error: Exception) -> str:
-    """Return the fault for an error of a command or folder: ``environment`` for the site's, empty for the disk's."""
+    """Return the class of an error of a command or folder: ``environment`` if the site is to correct it, else empty."""
     return ENVIRONMENT if isinstance(error, OSError) and error.errno in ERRORS_OF_SITE else ""
 
 

@@ -26,7 +26,7 @@ MAX_OBJECT_BYTES = 1 << 30
 MAX_ANSWER_BYTES = 1 << 16
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
-#: Seconds to wait for a lane's thread when it is closed.
+#: Seconds to wait for an upload thread to end.
 END_SECONDS = 1.0
 
 #: OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
@@ -88,11 +88,11 @@ class UploadPace:
 
 
 class _RefusedError(StoreFileError):
-    """The store refuses this key by its URL: the upload waits for another URL."""
+    """The store refuses the signed URL of an object: its upload waits for another URL."""
 
 
 class Ledger:
-    """File of the digests by key that the store has."""
+    """The file that says which results the store has: `{result key: SHA-256}`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -135,15 +135,16 @@ class Uploader:
         return any(answers) if answers else None
 
     def problems(self) -> list[str]:
-        """Return the last problem of each lane, in words without any URL."""
+        """Return the last problem of each upload thread, in words without any URL."""
         return [lane.problem for lane in self._lanes.values() if lane.problem]
 
     def put(self, key: str, source: Source) -> None:
-        """Queue a key for upload; it replaces a waiting version. A path is read at the time of upload."""
+        """Queue a result for upload; it replaces a waiting version of its key. A path is read at the time of upload."""
         self._lanes["records" if key.startswith("records/") else "others"].put(key, source)
 
     def flush(self, limit: float, away_limit: float) -> list[str]:
-        """Wait until all is sent, for `limit` seconds (`away_limit` if the store never answered); return the rest."""
+        """Wait until all is sent, for `limit` seconds (`away_limit` if the store never answered). Returns the keys that
+        still wait."""
         start = time.monotonic()
         for lane in self._lanes.values():
             lane.hurry()
@@ -190,6 +191,8 @@ class _StoreFile:
 
 
 class _Lane:
+    """An upload thread, and the results that wait for it."""
+
     def __init__(self, store_file: _StoreFile, ledger: Ledger, pace: UploadPace) -> None:
         self._file, self._ledger, self._pace = store_file, ledger, pace
         self._condition = threading.Condition()

@@ -1,4 +1,4 @@
-"""Images of a node: the ids that its engine gives them, and which images a run brought, for clean to remove."""
+"""Container images on a node: the ids that its engine gives them, and which a run brought, for clean to remove."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuval_runner.plan import Image
 from gpuval_runner.text import one_line
 
 FILE = "images.json"
-#: Fields of an entry in the file, beside `named`, which entries of earlier versions lack.
+#: Fields that each image has in the file, beside `named`: earlier versions did not write that field.
 FIELDS = ("engine", "reference", "id", "before")
 REMOVE_SECONDS = 120.0
 
@@ -48,8 +48,9 @@ def known_ids(directory: NodeDirectory) -> Mapping[str, str]:
 
 
 def note(directory: NodeDirectory, command: str, image: Image, before: Optional[str], *, named: bool = False) -> None:
-    """Record that the run is about to bring an image; `before` is the id of the image that had the reference.
-    `named`: the image was on the node already, and the run only tags the image with the reference."""
+    """Record that the run is about to bring an image by the engine's `command`; `before` is the id of the image that
+    has the reference now, None for none. `named`: the image was on the node already, and the run only tags the image
+    with the reference."""
     entries = _entries(directory)
     if image.reference not in entries:
         entry = {"engine": command, "reference": image.reference, "id": image.id, "before": before, "named": named}
@@ -66,7 +67,7 @@ def note_id(directory: NodeDirectory, reference: str, identity: str) -> None:
 
 def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
     """Remove the images that the run brought. An image that another run of this node uses is left to that run. Returns
-    what was removed and what stayed, with the reason."""
+    two lists of texts: what was removed, and what stayed, with the reason."""
     removed: list[str] = []
     complaints: list[str] = []
     directories = _others_by_reference(directory)
@@ -98,8 +99,9 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
     return removed, complaints
 
 
-def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
-    """Remove the image archives with these digests; without another run all, and their folder. Returns the paths."""
+def remove_archives(directory: NodeDirectory, digests: set[str]) -> list[str]:
+    """Remove the image archives with these SHA-256, unless another run on the node needs them; without another run, all
+    archives and their folder. Returns the removed paths."""
     removed = []
     folder = directory.images
     if folder.is_symlink() or not folder.is_dir():
@@ -109,7 +111,7 @@ def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
     kept_digests = {(image.get("archive") or {}).get("sha256") for image in other_images}
     for entry in sorted(folder.iterdir()):
         digest = entry.name.partition(".")[0]
-        is_ours = digest not in kept_digests and (digest in names or not other_plans)
+        is_ours = digest not in kept_digests and (digest in digests or not other_plans)
         if is_ours and entry.name.endswith((".tar", ".tar.part")) and entry.is_file():
             entry.unlink()
             removed.append(str(entry))
@@ -122,7 +124,7 @@ def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
 
 
 def _others_by_reference(directory: NodeDirectory) -> dict[str, NodeDirectory]:
-    """Return the references that other runs of this node use, each with one such run."""
+    """Return the references of images that other runs on this node use, each with the directory of such a run."""
     directories: dict[str, NodeDirectory] = {}
     for path, plan in _other_plans(directory):
         stages = [stage for stage in plan.get("stages") or [] if isinstance(stage, dict)]

@@ -37,7 +37,7 @@ INHERITED = (
     *("TZ", "*_proxy", "*_PROXY", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
     *("HSA_*", "OMP_*", "MKL_*", "NCCL_*", "RCCL_*", "GLOO_*", "NVSHMEM_*", "UCX_*", "FI_*"),
 )
-#: RDMA pins memory, and CUDA and MPI libraries need stack. A limit that the engine may not raise is left out.
+#: Default ulimits of a container: RDMA pins memory, CUDA and MPI need stack. A limit that an engine refuses is dropped.
 ULIMITS = {"memlock": "-1:-1", "stack": "67108864:67108864", "nofile": "1048576:1048576"}
 MODEST_NPROC = 32768
 _RLIMITS = {"3": "stack", "6": "nproc", "7": "nofile", "8": "memlock"}
@@ -83,8 +83,9 @@ REFUSALS = (
 
 @dataclass(frozen=True)
 class ContainerRequest:
-    """All that a stage's container is made of. `refused` names the options that this engine refuses: ``init``; for a
-    limit first gpuval's default (``nofile``), then the runner's own limit, too (``nofile!``)."""
+    """All that a stage's container is made of. A mount is the path on the node, the path inside, and whether it is
+    read-only. `refused` names the options that this engine refuses: ``init``; for a limit first gpuval's default
+    (``nofile``), then the runner's own limit, too (``nofile!``)."""
 
     name: str
     reference: str
@@ -188,7 +189,7 @@ def _own_limit(name: str) -> str:
     _soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
     if name == "nproc" and not 0 <= hard <= MODEST_NPROC:  # podman gives its containers less than its starter has
         hard = MODEST_NPROC
-    return f"{hard}:{hard}"  # unlimited is -1 here as there
+    return f"{hard}:{hard}"  # -1 is unlimited for Python and for engines
 
 
 def _mount(source: Path, inside: Path, read_only: bool) -> str:

@@ -1,5 +1,5 @@
-"""``image``: brings the images of a plan to this node, from the store or a registry, and checks their ids. One run at a
-time, so that an image of two runs is downloaded and loaded once."""
+"""The stage ``image``: brings the container images of a plan to this node, from the store or a registry, and checks
+their ids. One run at a time does so: an image of two runs is downloaded and loaded once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ HERE, LOADED, PULLED = "already here", "loaded from the archive", "pulled"
 
 
 class ImageError(RunnerError):
-    """An image is not on the node as planned; the message says what to do. ``fault``: a class outside the node."""
+    """An image is not on the node as planned; the message says what to do. `fault` is the class of the failure if
+    the node is not to blame, else empty."""
 
     def __init__(self, message: str, fault: str = "") -> None:
         super().__init__(message)
@@ -97,9 +98,9 @@ class ImageBringer:
         self._reported = 0.0
         self._downloaded_bytes = self._archive_bytes = 0
         self._download_seconds = self._load_seconds = 0.0
-        #: How each image came, by its reference.
+        #: Origin of each image (already here, loaded or pulled), by its reference.
         self._origins: dict[str, str] = {}
-        #: The engine, and the ids of the images by their references.
+        #: For the stage's record: the container engine, and the id of each image by its reference.
         self.environment: dict[str, Any] = {}
 
     def metrics(self) -> list[RecordMetric]:
@@ -130,9 +131,7 @@ class ImageBringer:
                 wait = max(1.0, self._seconds_left())
                 images_lock = lock.take(self._directory.images / "lock", wait, run_id=plan.run_id)
             except LockHeldError as error:
-                raise ImageError(
-                    f"another run brings images to this node and has not finished in time: {error}"
-                ) from None
+                raise ImageError(f"another run still brings images to this node: {error}") from None
             with images_lock:
                 for image in images:
                     if not self._skip(engine, image):
@@ -145,6 +144,7 @@ class ImageBringer:
         return self._deadline - time.monotonic()
 
     def _skip(self, engine: ContainerEngine, image: Image) -> bool:
+        """Whether the image is on the node already; if so, gives it its reference and records its id."""
         present, tagged = find_image(engine, image.reference, image.id or "", self._directory)
         if present is None or (image.id and not is_image(present, image.id, self._directory)):
             return False
@@ -261,7 +261,7 @@ class ImageBringer:
     def _accept(self, engine: ContainerEngine, image: Image, local_image: LocalImage, mismatch: str) -> None:
         """Check and tag an image that was brought. Raises ``ImageError``, with the text `mismatch` for a wrong id."""
         if image.id and local_image.id != image.id:
-            if not engine.facts.containerd_images:  # those have ids of their own; the digest of what was brought stands
+            if not engine.facts.containerd_images:  # containerd gives images ids of its own
                 raise ImageError(mismatch, DELIVERY)
             self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
             ids = {**known_ids(self._directory), image.id: local_image.id}

@@ -1,4 +1,4 @@
-"""One stage in a container: created, watched through the engine's client, judged by the engine's report, removed."""
+"""Runs one stage in a container: creates it, watches it through the engine's client, asks how it ended, removes it."""
 
 from __future__ import annotations
 
@@ -126,9 +126,7 @@ class ContainerRun:
         for source in (volume.partition(":")[0] for volume in container.volumes):
             if source.startswith("/") and _is_missing(source):  # docker would create an empty folder, as root
                 raise EngineError(f"container.volumes: the node has no {source}: mount or create it")
-        is_root = (
-            os.geteuid() == 0 or engine.facts.rootless
-        )  # whose files in the scratch directory are the runner's own
+        is_root = os.geteuid() == 0 or engine.facts.rootless  # files of that root are the runner's own
         user = container.user or ("0:0" if is_root else f"{os.geteuid()}:{os.getegid()}")
         values = build(plan, stage, command.PLACES, self.accelerator, {}, container.python)
         if image_path := image.environment.get("PYTHONPATH"):
@@ -280,7 +278,8 @@ class ContainerRun:
     def _ending(
         self, engine: ContainerEngine, identifier: str, *, by_itself: bool, notes: list[str], hooks: Hooks
     ) -> Optional[Ending]:
-        """Return how the container ended, as the engine reports it; None and a note without an answer in time."""
+        """Return how the container ended, as the engine reports it; None and a note without an answer in time. Waits
+        for the end of a container that ended `by_itself`, not by a stop."""
         begun = time.monotonic()
         while True:
             ending, problem = None, ""
@@ -321,12 +320,12 @@ def container_name(plan: NodePlan, stage: str) -> str:
     return f"{readable}-{stage}-{code}{secrets.token_hex(3)}"
 
 
-def out_of_memory(ending: Optional[Ending], limit: Optional[int]) -> str:
+def out_of_memory(ending: Optional[Ending], limit_bytes: Optional[int]) -> str:
     """Return the message for a container that ran out of memory, by the engine's report; empty if it did not."""
     if not ending or not ending.oom_killed:
         return ""
-    exhausted = f"its limit of {limit} bytes (container.memory_bytes)" if limit else "the node's memory"
-    return f"out of memory: the kernel killed in its container for {exhausted}"
+    exhausted = f"its limit of {limit_bytes} bytes (container.memory_bytes)" if limit_bytes else "the node's memory"
+    return f"out of memory: the kernel killed processes of the container, which exhausted {exhausted}"
 
 
 def _is_missing(path: str) -> bool:

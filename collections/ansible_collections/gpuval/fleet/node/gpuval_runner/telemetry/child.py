@@ -106,7 +106,7 @@ class HostSensors:
         return {k: max(0, now - old) for k, (old, now) in pairs.items() if old is not None and now is not None}
 
     def pcie_errors(self) -> dict[str, dict[str, int]]:
-        """Return the PCIe errors since this object was made, by kind and device; a kind that is not counted lacks."""
+        """Return the PCIe errors since this object was made, by kind and device, without kinds that are not counted."""
         now = pci.aer_counts(self._tree)
         return {
             kind: {device: now[kind][device] - old for device, old in before.items() if now[kind].get(device, 0) > old}
@@ -296,7 +296,7 @@ class Helper:
     def _report_kernel(self, texts: list[str]) -> None:
         if not texts:
             return
-        if self._events is None:  # most runs have no messages
+        if self._events is None:  # imported here, as most stages have no messages
             from gpuval_runner.telemetry import events
 
             self._events = events.KernelLogReader(self._unlinked)
@@ -321,7 +321,8 @@ class Helper:
     def _report_end(
         self, problem: str, source: str = "", *, lost: bool = False, position: Optional[list[float]] = None
     ) -> None:
-        """Report cost, kernel log, OOM kills, and errors of memory, PCIe and links. A later report replaces it."""
+        """Report processor time, OOM kills, errors of memory, PCIe and links, and how the kernel's log was read
+        (`source`), or why it was not (`problem`). A later report replaces this report."""
         before, now = self._oom, self._host.oom_kills()
         report(
             "end",

@@ -27,9 +27,7 @@ _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_ADDRESS})[^)]*\): (\d+)[,:]([^(]*)"
 _NONFATAL = re.compile(r"^\s*[A-Z][A-Z0-9_]*\s+Non-?fatal\b|\bNon-?fatal\s+XC\d+\s+i\d+\s+Link\b", re.IGNORECASE)
 #: XID by which the driver withdraws a recovery action. The text is at the line's end, after the process name.
 RECOVERY_XID = 154
-_NO_RECOVERY = re.compile(
-    r"\bGPU recovery action changed from 0x[0-9a-f]+ \([^()]*\) to 0x0+ \(None\)\s*$", re.IGNORECASE
-)
+_NO_RECOVERY = re.compile(r"(?i)\bGPU recovery action changed from 0x[0-9a-f]+ \([^()]*\) to 0x0+ \(None\)\s*$")
 #: Message of a lost GPU, with or without an XID 79.
 _OFF_THE_BUS = re.compile(rf"NVRM: (?:.*?\b({_ADDRESS})\b)?.*fallen off the bus")
 FALLEN_OFF = 79
@@ -37,7 +35,7 @@ _SXID = re.compile(rf"SXid \(PCI:({_ADDRESS})\): (\d+), (?:Fatal|Non-fatal|Nonfa
 _DEVICE = re.compile(rf"^\S+ ({_ADDRESS})[: ]")
 #: "no uncorrectable hardware errors detected" is amdgpu's all-clear.
 _AMD_ERRORS = re.compile(r"amdgpu.*?\b(\d+) (?:new )?(uncorrectable|correctable|deferred) hardware errors detected")
-#: Head of an error bank's dump. Corrected errors have such a head, too: the status in the dump tells the kind.
+#: First line of amdgpu's dump of an error bank, also for corrected errors: the status in the dump tells the kind.
 _ACA_HEAD = re.compile(r"Accelerator Check Architecture events logged")
 _ACA_STATUS = re.compile(r"\b(?:aca entry\[\d+\]|ACA\[\d+/\d+\])\.STATUS=0x([0-9a-f]{1,16})\b", re.IGNORECASE)
 ACA_LINES = 3
@@ -81,12 +79,12 @@ class KernelLogReader:
 
     def __init__(self, unlinked: Iterable[str] = ()) -> None:
         """`unlinked`: PCI addresses of network devices without a link before the stage: they cannot lose one."""
-        #: By port, the last state of its link: up or down.
+        #: Last state of the link (up or down), by network port.
         self._links: dict[str, str] = {}
         self._unlinked = set(unlinked)
 
     def read(self, texts: Sequence[str]) -> list[tuple[KernelEvent, str]]:
-        """Return the lines that concern the hardware, each after its event."""
+        """Return pairs of event and line, for the lines of the kernel's log that concern the hardware."""
         events = []
         for position, text in enumerate(texts):
             event = classify(text)
@@ -96,10 +94,10 @@ class KernelLogReader:
             elif link := _LINK.search(text):
                 port, word = link[1], link[2].lower()
                 if word == self._links.get(port) == "up":  # up twice: the link went down in between, unreported
-                    event = KernelEvent("link_flap", None, _place(text))
+                    event = KernelEvent("link_flap", None, _device_address(text))
                 self._links[port] = word
             if _LINKED.search(text):
-                self._unlinked.discard(_place(text) or "")
+                self._unlinked.discard(_device_address(text) or "")
             if event and not (event.kind == "link_flap" and event.address in self._unlinked):
                 events.append((event, text))
         return events
@@ -127,7 +125,7 @@ def classify(text: str) -> Optional[KernelEvent]:
         kind = "link_flap"
     else:
         kind = next((kind for kind, pattern in _compiled() if pattern.search(text)), "")
-    return KernelEvent(kind, None, _place(text)) if kind else None
+    return KernelEvent(kind, None, _device_address(text)) if kind else None
 
 
 @cache
@@ -136,7 +134,7 @@ def _compiled() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
 
 
-def _place(text: str) -> Optional[str]:
+def _device_address(text: str) -> Optional[str]:
     device = _DEVICE.search(text)
     return address(device.group(1)) if device else None
 

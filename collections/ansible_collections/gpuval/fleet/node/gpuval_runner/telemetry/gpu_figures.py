@@ -39,8 +39,9 @@ HARDWARE_RATIO = "gpu_throttle_hardware_ratio"
 IDENTITY = ("uuid", "pci_address")
 #: Readings of a GPU that are kept for the next stage, which counts the errors since the end of the stage before.
 CARRIED = (*IDENTITY, *(reading for _, reading in COUNTERS))
+#: A GPU that an earlier stage saw: its index, and value by reading.
 SeenGpu = tuple[int, dict[str, Any]]
-#: Readings of the GPUs: by GPU index, value by reading.
+#: Readings of all GPUs: `{GPU index: {reading: value}}`.
 GpuReadings = dict[int, dict[str, Any]]
 
 
@@ -96,10 +97,9 @@ FIGURES = (
     # A link slows down by design while its GPU is idle.
     ("gpu_pcie_generation_min_count", "pcie_generation", "least", True),
 )
-#: Readings that have percentiles.
 COUNTED = frozenset(reading for _name, reading, statistic, _busy in FIGURES if statistic in ("p50", "p95"))
 POWER_RATIO = "gpu_power_busy_ratio"
-#: The ratio of a busy GPU's clock in the last tenth of the stage to that in the first, from LEAST_POINTS points on.
+#: The clock of a busy GPU in the last tenth of a stage, divided by that in the first tenth. Needs LEAST_POINTS points.
 HELD_RATIO = "gpu_sm_clock_held_ratio"
 LEAST_POINTS = 20
 
@@ -148,6 +148,7 @@ class GpuFigures:
     busy_clock: ThinnedCurve = field(default_factory=ThinnedCurve)
 
     def add(self, x: float, sample: dict[str, Any]) -> None:
+        """Add a sample (value by reading) that was taken `x` seconds after the stage's start."""
         values = {name: number(value) for name, value in sample.items()}
         groups = [self.always, self.busy] if (values.get("utilisation_ratio") or 0) >= BUSY_RATIO else [self.always]
         for name, value in values.items():
@@ -162,6 +163,7 @@ class GpuFigures:
                 self.curves.setdefault(reading, ThinnedCurve()).add(x, value)
 
     def figures(self) -> dict[str, Optional[float]]:
+        """Return the GPU's metrics by name, None for a metric without values."""
         value_by_name: dict[str, Optional[float]] = {
             name: getattr((self.busy if is_busy else self.always).get(reading), statistic, None)
             for name, reading, statistic, is_busy in FIGURES
@@ -177,8 +179,8 @@ class GpuFigures:
 
 class TelemetryComparison:
     """Compares the GPUs before and after a stage, matched by UUID, else PCI address, else index: new errors by GPU,
-    lost GPUs, changes in words. A GPU that an earlier stage saw, or that the driver counts and has lost, is lost here,
-    too."""
+    lost GPUs, changes in words. A GPU that an earlier stage saw, or that the driver counts and has lost, is lost
+    here."""
 
     def __init__(
         self, before: GpuReadings, after: GpuReadings, earlier: Sequence[SeenGpu] = (), seconds: Optional[float] = None
@@ -204,7 +206,7 @@ class TelemetryComparison:
             self._compare_gpu(index, label, {**gpu, **counters}, new[identity][1])
             self.throttled[index] = dict(self._throttled(gpu, new[identity][1]))
         for identity in new.keys() - old.keys():
-            self._change_topology(f"gpu:{new[identity][0]} ({identity}) came")
+            self._change_topology(f"gpu:{new[identity][0]} ({identity}) appeared")
         self._find_lost_before(before, after, earlier)
 
     def _change_topology(self, text: str) -> None:
@@ -216,22 +218,23 @@ class TelemetryComparison:
         present = [gpu for gpus in (before, after) for gpu in gpus.values() if not gpu.get("lost")]
         missing: list[int] = []
         names = {gpu.get(name) for gpu in present for name in IDENTITY} - {None}
-        if all(any(gpu.get(name) for name in IDENTITY) for gpu in present):  # else the missing one is unknown
+        if all(any(gpu.get(name) for name in IDENTITY) for gpu in present):  # else it is unknown which GPU is missing
             for index, gpu in earlier:
                 if not names & {gpu.get(name) for name in IDENTITY}:
                     missing.append(index)
                     name = gpu.get("pci_address") or gpu.get("uuid")
-                    self._change_topology(f"gpu:{index} ({name}) was lost before")
+                    self._change_topology(f"gpu:{index} ({name}) was lost before the stage")
         still_lost = {index for index, gpu in after.items() if gpu.get("lost")}
         is_lost = {index for index, gpu in before.items() if gpu.get("lost") and not gpu.get("refused")}
         lost_gpus = [index for index in before if index in is_lost & still_lost]
         # A lost GPU has no UUID any more: GPUs that are missing by UUID are among the lost ones.
         unnamed = [index for index in lost_gpus if index not in missing][: max(0, len(lost_gpus) - len(missing))]
         self.lost += [*missing, *unnamed]
-        self.changes += [f"gpu:{index} was lost before" for index in unnamed]
+        self.changes += [f"gpu:{index} was lost before the stage" for index in unnamed]
 
     def _throttled(self, old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, float]]:
-        """Yield metric and share of time by the driver's counters. A counter that fell was reset: no share."""
+        """Yield pairs of metric and share of the stage's time, by the driver's counters. A counter that fell was reset
+        and has no share."""
         for unit, in_all in (
             ("ticks", _rise_of("throttle_ticks", old, new)),
             ("microseconds", (self._seconds or 0) * 1e6),
@@ -280,4 +283,5 @@ def _rise_of(reading: str, old: dict[str, Any], new: dict[str, Any]) -> Optional
 
 
 def identity_of(index: int, gpu: dict[str, Any]) -> str:
+    """Return a GPU's UUID, else its PCI address, else its index as text, to find it in other readings."""
     return str(gpu.get("uuid") or gpu.get("pci_address") or f"index {index}")

@@ -45,7 +45,7 @@ def open_at_end(path: Path = KMSG) -> int:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(handle)
-        # Containers have /dev/null, a console or an empty file in its place, which never give a message.
+        # In containers /dev/kmsg may be /dev/null, a console or an empty file, which never give a message.
         if status.st_rdev != KMSG_DEVICE if stat.S_ISCHR(status.st_mode) else path == KMSG:
             raise FileNotFoundError(errno.ENOENT, "a stand-in")
         os.lseek(handle, 0, os.SEEK_END)

@@ -11,13 +11,14 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Optional, cast
+from typing import IO, Optional, cast
 
 from gpuval_node.node_directory import inherited
 
 from gpuval_runner import descendants
 from gpuval_runner.layout import own_archive
 from gpuval_runner.telemetry import kernel_log
+from gpuval_runner.telemetry.gpu_figures import SeenGpu
 from gpuval_runner.telemetry.summary import TelemetrySummary
 
 #: Seconds to wait for the helper once the stage has ended: child.AFTER_SECONDS, and the time until a tool that cannot
@@ -30,7 +31,7 @@ KILLED_SECONDS = 0.5
 READ_BYTES = 1 << 16
 MAX_READS = 32
 MAX_LINE_BYTES = 1 << 20
-#: `-I -S`: without the user's and the site's packages, and it starts in half the time.
+#: Program of the helper. With `-I -S`, Python starts without packages of user and site, and in half the time.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpuval_runner.telemetry.child import main; main()"
 #: The line that ends a stage, and the answer of a helper that is ready for the next stage.
 END, DONE = b"end", {"kind": "done"}
@@ -79,14 +80,14 @@ class HelperProcess:
 
 @dataclass
 class Handover:
-    """What a stage's telemetry passes to the next stage's, which also reports events between the two stages."""
+    """What the telemetry of a stage passes on: the next stage also reports what happened between the two stages."""
 
     kmsg: Optional[Path] = None
     #: File descriptor of the kernel's log. Helpers that inherit it share its position and read on where others stopped.
     handle: Optional[int] = None
     #: Position up to which `journalctl` and `dmesg` were read.
     position: Optional[kernel_log.Position] = None
-    gpus: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    gpus: list[SeenGpu] = field(default_factory=list)
     helper: Optional[HelperProcess] = None
 
     def open(self, kmsg: Path) -> str:

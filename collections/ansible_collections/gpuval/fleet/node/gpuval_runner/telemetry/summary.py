@@ -33,7 +33,7 @@ MAX_TEXT = 300
 MAX_CHANGES = 100
 MAX_GPUS = 1024
 
-#: The reading that a metric is made of, whose reason explains an absent metric.
+#: Reading that each metric is made of. Why a reading is absent explains why its metric is.
 MADE_OF = {
     **{name: "throttle" if reading.startswith("throttle") else reading for name, reading, _what, _busy in FIGURES},
     POWER_RATIO: "power_limit_watts",
@@ -52,8 +52,8 @@ MEMORY_ERRORS = (
     ("memory_ecc_uncorrected_new_count", "ecc_uncorrected_count"),
 )
 LINK_DOWN = "link_down_new_count"
-#: Metrics of errors of PCIe devices (AER) and network ports that were counted during the stage, their names in the
-#: reports, and in words. Of a ratio the greatest counts.
+#: Metrics of errors that PCIe devices (AER) and network ports counted during the stage, their names in the helper's
+#: reports, and in words. A ratio is that of the worst port, a count the sum.
 DEVICE_ERRORS = (
     ("pcie_corrected_new_count", "pcie_corrected", "corrected PCIe errors"),
     ("pcie_nonfatal_new_count", "pcie_nonfatal", "uncorrected nonfatal PCIe errors"),
@@ -219,7 +219,7 @@ class TelemetrySummary:
         for index, gpu_figures in sorted(self._gpus.items()):
             sampled, counted = gpu_figures.figures(), exact.get(index, {})
             if counted.get(HARDWARE_RATIO) == 0 and sampled.get(HARDWARE_RATIO):
-                del counted[HARDWARE_RATIO]  # a slowdown that has no counter: neither heat nor the power brake
+                del counted[HARDWARE_RATIO]  # the samples show a slowdown that has no counter
             for name, figure in {**sampled, **counted}.items():
                 add(name, figure, f"gpu:{index}")
         if compared:
@@ -319,6 +319,7 @@ class TelemetrySummary:
         return absent
 
     def _why(self, name: str, reading: str) -> str:
+        """Return why the metric `name`, which is made of a reading, is absent."""
         reason = self._absent.get(reading)
         if reason:
             return reason
@@ -333,6 +334,6 @@ TOOLS = frozenset({"nvml", "amd-smi", "rocm-smi"})
 
 
 def _by_index(gpus: Any) -> GpuReadings:
-    """Return reported GPUs by index as numbers, which JSON made texts."""
+    """Return the readings of the reported GPUs. In JSON the GPU's index is a text."""
     pairs = gpus.items() if isinstance(gpus, dict) else ()
     return {int(k): v for k, v in list(pairs)[:MAX_GPUS] if str(k).isdigit() and isinstance(v, dict)}

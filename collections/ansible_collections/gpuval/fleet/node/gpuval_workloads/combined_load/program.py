@@ -167,9 +167,9 @@ def crowded_out(count_by_kind: dict[str, int], cores: int) -> list[str]:
 def main(result: WorkloadResult) -> None:
     """Measure all parts. Raises ``WorkloadFailure`` for a part that ends, hangs or computes wrong results."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    parser = workload_parser("combined_load", "Load all parts.")
-    parser.add_argument("--seconds", type=positive_float, default=120.0, help="alone and together")
-    parser.add_argument("--max-written-bytes", type=positive_float, default=1e10, help="to the disk")
+    parser = workload_parser("combined_load", "Load all parts of the node.")
+    parser.add_argument("--seconds", type=positive_float, default=120.0, help="seconds, alone and together")
+    parser.add_argument("--max-written-bytes", type=positive_float, default=1e10, help="limit for the disk")
     parser.add_argument("--nics", nargs="*", default=["*"], metavar="NAME", help="RDMA devices to load; * is any text")
     options = parser.parse_args()
     accelerator = choose_accelerator()
@@ -238,13 +238,14 @@ def _conclude(
 
 
 def _file_bytes(work: Path, limit: float) -> int:
+    """Return the size in bytes of the disk part's file, for a `limit` of written bytes; 0 without enough space."""
     size = int(min(1 << 30, limit / 8, shutil.disk_usage(work).free / 4)) // MIB * MIB
     return size if size >= 16 * MIB else 0
 
 
 def lay_out(file: Path, size: int) -> tuple[fio.FioEngine, fio.FioMeasurement]:
-    """Write the file for the disk part; return the fio engine that works and the measurement, with a problem in which
-    the disk is left out. Raises ``WorkloadFailure`` for an error of the disk."""
+    """Write the disk part's file of `size` bytes; return the fio engine that works, and the measurement: if it has a
+    problem, the disk is left out. Raises ``WorkloadFailure`` for an error of the disk."""
     engine, measurement = fio.choose_engine(fio.find() or "fio", file, size)
     if measurement.problem:
         with suppress(OSError):
@@ -337,10 +338,9 @@ def _look_at(workers: Sequence[Worker]) -> None:
         raise WorkloadFailure(f"a part failed under load: {words}")
 
 
-def _report(
-    result: WorkloadResult, workers: Sequence[Worker], alone: dict[str, float | None], phase: LoadPhase
-) -> None:
-    """Add the figures of the phase with all parts to the result: by GPU and port, and of other kinds as sums."""
+def _report(result: WorkloadResult, workers: Sequence[Worker], solo: dict[str, float | None], phase: LoadPhase) -> None:
+    """Add the figures of the phase with all parts to the result: by GPU and port, and of other kinds as sums. `solo`
+    has each process's rate alone, by name."""
     groups: dict[tuple[str, str], list[Worker]] = defaultdict(list)
     gpu = "rank" if os.environ.get("GPUVAL_ACCELERATOR") == "cpu" else "gpu"
     for worker in workers:
@@ -350,7 +350,7 @@ def _report(
     for (kind, scope), group in groups.items():
         name, unit, divisor = UNITS.get(kind, BYTES)
         now = [rate(worker.samples.kept, phase) for worker in group]
-        before = [alone[worker.name] for worker in group]
+        before = [solo[worker.name] for worker in group]
         if kind != "nic":  # perftest does not compare received data
             result.add_metric(f"combined_load_{kind}_mismatch_count", sum(w.wrong for w in group), "count", scope)
         if None in now:

@@ -1,4 +1,4 @@
-"""What a workload gets: parser and argument types of its command line, variables and model folder from the runner."""
+"""Reads what a workload gets from the runner: command-line arguments, environment variables, the model's folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def positive_float(text: str) -> float:
 
 
 def required_variable(environ: Mapping[str, str], name: str) -> str:
-    """Return a variable that the runner sets. Raises ``WorkloadFailure`` if it is missing or empty."""
+    """Return the value of a variable that the runner sets. Raises ``WorkloadFailure`` if it is missing or empty."""
     value = environ.get(name)
     if not value:
         raise WorkloadFailure(f"{name} is not set: start this workload through the gpuval runner, which sets it")
@@ -42,9 +42,7 @@ def required_variable(environ: Mapping[str, str], name: str) -> str:
 
 
 def model_path(environ: Mapping[str, str], folder: str) -> Path:
-    """Return the path of a folder in the model cache. Raises ``WorkloadFailure`` for a name with slashes."""
+    """Return the path of a model's folder in the model cache. Raises ``WorkloadFailure`` for a name with slashes."""
     if not _FOLDER_NAME.fullmatch(folder):
-        raise WorkloadFailure(
-            f"{folder!r} is not a model folder: give one name like models--org--name, without slashes"
-        )
+        raise WorkloadFailure(f"{folder!r} is not a model folder: give a name like models--org--name, without slashes")
     return Path(required_variable(environ, "GPUVAL_MODELS_DIR")) / folder

@@ -41,8 +41,8 @@ _DRAIN_SECONDS = 5.0
 @dataclass(frozen=True)
 class ProgramEnd:
     """How a program ended. ``code`` is the exit code, negative for a signal, None if the program never started
-    (``problem`` says why). ``output`` is its standard output and error without the middle, of ``lost_bytes``, beyond 4
-    MiB."""
+    (``problem`` says why). ``output`` is its standard output and error; of more than 4 MiB, ``lost_bytes`` in the
+    middle are left out."""
 
     code: int | None
     output: str
@@ -52,6 +52,7 @@ class ProgramEnd:
     problem: str = ""
 
     def how(self) -> str:
+        """Return how the program ended, in words that follow its name."""
         if self.problem:
             return self.problem
         if self.timed_out:

@@ -1,4 +1,4 @@
-"""Chooses the devices: ``GPUVAL_ACCELERATOR``, as PyTorch sees them. A CPU never replaces a GPU."""
+"""Chooses a workload's devices, by ``GPUVAL_ACCELERATOR`` and what PyTorch sees. A CPU never replaces a GPU."""
 
 from __future__ import annotations
 

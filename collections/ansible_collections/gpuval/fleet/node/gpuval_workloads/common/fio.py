@@ -56,7 +56,7 @@ class FioDirection:
 @dataclass(frozen=True)
 class FioMeasurement:
     """The result of one call of fio; a direction without data is None. ``problem``: why it is no measurement;
-    ``error``: number of the error, if fio named one; ``hung``: fio did not end by itself."""
+    ``error``: errno of the failed request, if fio named it; ``hung``: fio did not end by itself."""
 
     write: FioDirection | None = None
     read: FioDirection | None = None
@@ -74,14 +74,15 @@ class FioMeasurement:
 
     @property
     def is_disk_error(self) -> bool:
-        """Whether a request failed by the disk's fault: not for lack of space or rights, nor as fio does not work."""
+        """Whether a request failed by the disk's fault, not for lack of space or rights, nor as fio does not work."""
         return self.error not in {0, *NOT_THE_DISK}
 
 
 @dataclass(frozen=True)
 class FioWork:
-    """The settings of one call of fio on one file. ``limit_bytes``: maximum bytes to move, 0 for no limit; a call
-    without a limit repeats until its time is over."""
+    """The settings of one call of fio on one file: access pattern (``rw``) and block size in fio's notation, requests
+    under way (``depth``). ``limit_bytes``: maximum bytes to move, 0 for no limit; a call without a limit repeats until
+    its time is over."""
 
     rw: str
     block: str

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, Optional
 
 REVISION = 2
 MOST_LAPS = 20_000
-"""Most laps kept; of more every k-th. Their number, their time and that of blocks of them are those of all."""
+"""Maximum number of laps kept; of more laps, every k-th. Number, total time and times of blocks are of all laps."""
 BLOCKS = 1024
 LEAST_FOR_SLOWEST = 300
-"""Laps from which on the slowest hundredth is shown."""
+"""Minimum number of laps for a figure of the slowest hundredth."""
 LEAST_BATCHES, CORRELATION_TIMES = 20, 5
-"""An error needs so many batches, each of so many correlation times."""
+"""The uncertainty of a speed needs so many batches of laps, each as long as so many correlation times."""
 NORMAL_QUANTILE = 1.96
 _MAD_TO_SIGMA = 1.4826
 _END_POINTS = 20
@@ -25,7 +25,7 @@ _UNIT = re.compile(r"_(?:tflops|seconds|ratio|[a-z]+_per_second)$")
 
 
 def median_of(name: str) -> str:
-    """Return the name of the median figure beside a speed: limits of revision 1 are checked against it."""
+    """Return the name of the median of a speed's laps: limits set for its revision 1 are checked against it."""
     unit = _UNIT.search(name)
     return f"{name[: unit.start()]}_median{unit[0]}" if unit else f"{name}_median"
 
@@ -65,8 +65,7 @@ class ThinnedSample:
 
 class StepCurve:
     """The values of steps 1, 2, 3 ...: the first, the latest, and the means of equal stretches of steps, of one step
-    each until there would be more than ``points`` (even), then of twice as many. ``at``: values of the
-    ``kept_steps``."""
+    each until there would be more than ``points`` (even), then of twice as many. ``at``: values of ``kept_steps``."""
 
     def __init__(self, points: int, kept_steps: Sequence[int] = ()) -> None:
         self.at: dict[int, float] = {}

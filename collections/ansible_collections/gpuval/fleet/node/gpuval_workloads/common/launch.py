@@ -84,7 +84,7 @@ def run_ranks(
 
 
 def take_failure(result: WorkloadResult, directory: Path) -> None:
-    """Raise ``WorkloadFailure`` with message and figures of the rank that failed first, if any failed."""
+    """Raise ``WorkloadFailure`` with message and figures of the rank that failed first, by notes in a folder."""
     failure, so_far = first_failure(directory), Path(os.environ.get(RESULT_FILE_VARIABLE, ""))
     if failure is not None:
         _adopt(result, so_far.read_text(encoding="utf-8") if so_far.is_file() else "{}")
@@ -92,7 +92,7 @@ def take_failure(result: WorkloadResult, directory: Path) -> None:
 
 
 def take_outcome(result: WorkloadResult, directory: Path) -> None:
-    """Copy the result of the node's first rank into ``result``. Raises ``WorkloadCrash`` if that rank left none."""
+    """Copy the result that the node's first rank left in a folder into ``result``. Raises ``WorkloadCrash``."""
     outcome = directory / OUTCOME_FILE
     if not outcome.exists():
         raise WorkloadCrash("all ranks ended with exit code 0 but the first left no outcome")
@@ -118,8 +118,8 @@ def torchrun(
     watcher: Any,
 ) -> None:
     """Run ``processes`` ranks of a module; ``rendezvous``: options for the address of other nodes' ranks. ``watcher``,
-    a context manager, watches them; its ``verdict`` is why it ended them, None if it did not. Raises ``StallError`` if
-    it did, and ``WorkloadCrash`` naming the rank that crashed first."""
+    a context manager, watches the ranks; its ``verdict`` says why it ended them, None if it did not. Raises
+    ``StallError`` for a verdict, and ``WorkloadCrash`` naming the rank that crashed first."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

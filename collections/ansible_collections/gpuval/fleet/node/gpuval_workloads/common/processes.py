@@ -59,6 +59,7 @@ def end(find: Callable[[], set[int]], grace_seconds: float, kill_seconds: float)
 
 
 def end_below() -> None:
+    """End all processes that descend from this process."""
     end(_own, END_SECONDS, END_SECONDS)
 
 

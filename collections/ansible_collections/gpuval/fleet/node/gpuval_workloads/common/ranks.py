@@ -1,4 +1,4 @@
-"""The frame of every rank's work: joins the process group, reports its failure, writes rank 0's result."""
+"""Runs one rank (process) of a distributed program: joins the process group, reports a failure, writes the result."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ GPU_PROCESSES_SECONDS, MAX_GPU_PROCESSES = 10, 1000
 
 _OUT_OF_MEMORY = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
 _OUT_OF_MEMORY_WORDS = ("out of memory", "ALLOC_FAILED")
-"""How the driver, NCCL and cuBLAS say so when it is not PyTorch's allocator that asked."""
+"""Words for a full device memory in errors of the driver, NCCL and cuBLAS, which PyTorch raises as other errors."""
 _ADVICE = " If reserved but unallocated memory is large"
-"""By which PyTorch begins its advice on fragmentation, in the line of what it lacks."""
+"""Start of PyTorch's advice on fragmentation, which follows the missing amount of memory in one line."""
 _NCCL_LAST = "Last error:"
 _MAX_LINES, _MAX_LINE = 4, 1000
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's rank among all ranks of the node, or of a gang of nodes (then ``node_ranks`` are its node's)."""
+    """This process's rank among all ranks of the node, or of several nodes (``node_ranks``: those of its node)."""
 
     rank: int
     world_size: int
@@ -108,7 +108,7 @@ class Ranks:
         return getattr(torch, self.accelerator.kind).mem_get_info()
 
     def tick(self) -> None:
-        """Count progress, before a collective or a wait for others: the rank with the lowest count is awaited."""
+        """Count progress, before a collective or a wait for others: these wait for the rank with the lowest count."""
         if self.progress:
             self.progress.tick()
 

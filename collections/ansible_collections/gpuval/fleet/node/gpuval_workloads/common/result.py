@@ -63,8 +63,8 @@ class WorkloadResult:
     artifacts: list[str] = field(default_factory=list)
 
     def add_metric(self, name: str, value: Optional[Number], unit: str, scope: str = "node", revision: int = 1) -> None:
-        """Add one figure; it replaces an earlier one of the same name and scope. ``revision``: of the figure's
-        definition, of which only equal ones are compared. A value that is not finite becomes null: measured, but no
+        """Add one figure; it replaces an earlier one of the same name and scope. ``revision`` is that of the figure's
+        definition: only figures of one revision are compared. A value that is not finite becomes null: measured, but no
         number. Raises ``ValueError`` for a malformed name or scope."""
         _check(name, scope)
         metric = {"name": name, "value": finite_or_none(value), "unit": unit, "scope": scope}

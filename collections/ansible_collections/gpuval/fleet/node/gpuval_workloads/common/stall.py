@@ -1,8 +1,8 @@
 """Finds and names a rank that stalls while the others wait for it, before a time limit ends the whole stage.
 
 Every rank writes a heartbeat to a small file once a second, from a thread beside its work: its count of progress, the
-progress of its device, and the place of its main thread. The launcher reads all heartbeats and the processes' states.
-A rank that no other waits for, or whose main thread moves, does not stall: a slow compilation is no stall.
+progress of its device, and where in the code its main thread is. The launcher reads all heartbeats and the processes'
+states. A rank that no other waits for, or whose main thread moves, does not stall: a slow compilation is no stall.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ GONE = frozenset("ZX?")
 
 @dataclass(frozen=True)
 class Beat:
-    """One heartbeat: its number, the counted progress, the place of the main thread (as a number and in words).
-    ``device_done``: marks that the device has passed; 0 if the work records none."""
+    """A rank's heartbeat: its number, the counted progress, and where in the code the main thread is, as a number
+    (``place``) and in words. ``device_done`` counts the events that the device has passed, if any."""
 
     pid: int
     number: int
@@ -52,7 +52,7 @@ class Beat:
 
 
 class RankProgress:
-    """The rank's side: counts progress, and writes heartbeats with it and the main thread's place, in a thread."""
+    """Counts a rank's progress. A thread writes heartbeats with the count and the main thread's place in the code."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -126,7 +126,7 @@ def passed(events: Sequence[Any]) -> int:
 
 
 def where(thread: int) -> tuple[int, str, bool]:
-    """Return a thread's place: as a number that changes when the thread moves, in words, and if in a collective."""
+    """Return where in the code a thread is: a number that changes when it moves, words, and if in a collective."""
     frame = sys._current_frames().get(thread)
     places: list[tuple[int, int]] = []
     words: list[str] = []
@@ -154,7 +154,8 @@ def read_beat(path: Path) -> Beat | None:
 
 @dataclass
 class _Seen:
-    """The last heartbeat and state of one rank, and for how many seconds it has not changed."""
+    """Last heartbeat and process state of a rank, and for how many seconds the process was stopped, sent no heartbeat
+    (``silent``), did not move in its code (``still``) and made no progress (``idle``)."""
 
     beat: Beat
     state: str

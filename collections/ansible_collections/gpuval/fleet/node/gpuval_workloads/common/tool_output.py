@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 
-#: Maximum places at which a JSON object is tried: tools print a few lines before it, not thousands of braces.
+#: Maximum number of braces at which a JSON object is tried: tools print a few lines before their JSON, not thousands.
 MAX_TRIES = 200
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -23,7 +23,7 @@ _HARDWARE = re.compile(
     r"|\bHW Exception by GPU\b",
     re.IGNORECASE,
 )
-#: Texts that report an aborted test. Beside complete results they contradict these.
+#: Texts that report an aborted test. They contradict complete results.
 _BROKEN_OFF = re.compile(
     r"\bTest (?:(?:NCCL|RCCL|CUDA|HIP) )?failure\b"
     r"|\bunhandled (?:cuda|hip|system) error\b"
@@ -33,7 +33,8 @@ _BROKEN_OFF = re.compile(
     r"|\bSegmentation fault\b",
     re.IGNORECASE,
 )
-#: Words that negate such a text: "no uncorrectable ECC errors", "Uncorrectable ECC errors: 0", but not "GPU 0".
+#: Words that negate the report of a fault: "no uncorrectable ECC errors", "Uncorrectable ECC errors: 0", but not "GPU
+#: 0".
 _DENIED_BEFORE = re.compile(
     r"(?<!GPU )(?<!device )(?<!rank )(?<!node )\b(?:no|without|0|zero)\b(?:\s+\w+){0,3}\s*$", re.IGNORECASE
 )

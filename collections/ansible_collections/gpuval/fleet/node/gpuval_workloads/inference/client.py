@@ -40,7 +40,7 @@ at it every hour and write down what he saw.
 """
 _WORDS = _TEXT.split()
 
-#: Host and port.
+#: Host and TCP port of a server.
 Endpoint = tuple[str, int]
 
 
@@ -94,14 +94,16 @@ class Stream:
             raise RequestError(f"error event: {json.dumps(event['error'])[:MAX_ERROR_CHARACTERS]}")
         if isinstance(event.get("usage"), dict):
             self.usage = event["usage"]
-        for choice in event.get("choices") or ():
-            delta = choice.get("delta") or {}
-            piece = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning")
-            if piece:
-                self.texts.append(piece)
-                self.times.append(now)
-            if choice.get("finish_reason"):
-                self.is_finished = True
+        try:
+            for choice in event.get("choices") or ():
+                delta = choice.get("delta") or {}
+                piece = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning")
+                if piece:
+                    self.texts.append("" + piece)  # raises TypeError unless a text
+                    self.times.append(now)
+                self.is_finished = self.is_finished or bool(choice.get("finish_reason"))
+        except (AttributeError, TypeError):
+            raise RequestError(f"malformed event: {value[:MAX_ERROR_CHARACTERS]!r}") from None
 
     def answer(self) -> CompletionAnswer:
         """Return the complete answer. Raises ``RequestError`` when the stream was cut off or had no token."""
@@ -178,7 +180,7 @@ def prompt(index: int, tokens: int) -> str:
 
 
 class Tally:
-    """Counts the requests of a measurement; thread-safe. A failed request counts as a failure alone."""
+    """Counts the requests of a measurement; thread-safe. A failed request adds to no other figure."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -243,11 +245,9 @@ def _percentile(sample: ThinnedSample, percent: float) -> float | None:
 
 
 class RequestLoad:
-    """Runs `concurrency` threads that call `ask` with 1, 2, 3, ... until stopped or `limit` requests were sent."""
+    """Runs so many `threads` that call `ask` with 1, 2, 3, ... until stopped or `limit` requests were sent."""
 
-    def __init__(
-        self, ask: Callable[[int], CompletionAnswer], tally: Tally, concurrency: int, limit: int | None
-    ) -> None:
+    def __init__(self, ask: Callable[[int], CompletionAnswer], tally: Tally, threads: int, limit: int | None) -> None:
         self._ask = ask
         self._tally = tally
         self._limit = limit
@@ -256,7 +256,7 @@ class RequestLoad:
         self._stopping = threading.Event()
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._work, name=f"requests {index}", daemon=True) for index in range(concurrency)
+            threading.Thread(target=self._work, name=f"requests {index}", daemon=True) for index in range(threads)
         ]
 
     def start(self) -> None:

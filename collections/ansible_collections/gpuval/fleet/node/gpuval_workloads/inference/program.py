@@ -1,4 +1,4 @@
-"""Serves one model and measures it: start, wait for health, warm up, send requests, stop."""
+"""Starts a server for one model, waits until it is healthy, warms it up, measures requests, and stops the server."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--server-command", help="for --server command; {model} {host} {port} {gpu_count} are replaced")
     add("--server-arg", action="append", default=[], help="a further argument for the server; repeat")
     bound = parser.add_mutually_exclusive_group(required=True)
-    bound.add_argument("--seconds", type=positive_float, help="ask for this long")
-    bound.add_argument("--requests", type=positive_int, help="ask this many requests")
-    until_stopped = "ask until SIGTERM, or shortly before the plan's deadline"
+    bound.add_argument("--seconds", type=positive_float, help="seconds for which requests are sent")
+    bound.add_argument("--requests", type=positive_int, help="number of requests to send")
+    until_stopped = "send requests until SIGTERM, or shortly before the plan's deadline"
     bound.add_argument("--until-stopped", action="store_true", help=until_stopped)
     add("--concurrency", type=positive_int, default=8, help="requests at the same time (default 8)")
     add("--max-tokens", type=positive_int, default=128, help="tokens of an answer (default 128)")
     add("--prompt-tokens", type=positive_int, default=128, help="tokens of a prompt, roughly (default 128)")
     add("--startup-timeout", type=positive_float, default=900.0, help="seconds until healthy")
     add("--request-timeout", type=positive_float, default=600.0, help="seconds for one request")
-    add("--refresh-seconds", type=positive_float, default=120.0, help="between running results")
+    add("--refresh-seconds", type=positive_float, default=120.0, help="seconds between preliminary results")
     split = "GPUs that vllm splits the model over; default: as fits its heads"
     add("--tensor-parallel-size", type=positive_int, help=split)
     return parser.parse_args(arguments)

@@ -1,6 +1,5 @@
 """The inference servers: how each is started and stopped, and the form of its requests. Commands are data: ``{name}``
-is replaced. A variable that all processes of a start inherit finds them in /proc, whatever group or parent they
-have."""
+is replaced. All processes of a server inherit a variable by which they are found in /proc, whatever their parent is."""
 
 from __future__ import annotations
 
@@ -29,13 +28,7 @@ from ..common.result import WorkloadFailure
 from ..common.tool_output import shortened
 
 KINDS = ("auto", "vllm", "transformers", "command")
-OFFLINE = (
-    "HF_HUB_OFFLINE",
-    "TRANSFORMERS_OFFLINE",
-    "HF_HUB_DISABLE_TELEMETRY",
-    "VLLM_NO_USAGE_STATS",
-    "DO_NOT_TRACK",
-)
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
 #: Packages that `transformers serve` imports.
 SERVING = ("transformers", "fastapi", "uvicorn", "pydantic", "openai")
 WITHHELD = ("GPUVAL_RESULT_FILE", "GPUVAL_RCLONE_CONFIG")
@@ -48,7 +41,7 @@ REST_SECONDS = 3.0
 KILL_SECONDS = 10.0
 
 _LINE_BYTES = 4000
-#: How the line of a Python exception begins.
+#: Start of the line that names a Python exception.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|NotFound)\b")
 
 

@@ -1,5 +1,5 @@
-"""``SHA256SUMS``, as sha256sum writes it: ``<64 hex digits> <path>`` a line. Its presence marks the model as whole.
-Also SHA-256 of many files at once, and what damaged a file on its way from the store to the disk."""
+"""Reads ``SHA256SUMS``, a model's list of files: ``<64 hex digits> <path>`` a line. In the store, the list marks a
+model as complete. Also hashes many files at once, and finds what damaged a file between the store and the disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DATASET_FOLDER = "datasets--gpuval--"
 STORE, NETWORK, NODE, HEALED = "store", "network", "node", "healed"
 CHUNK_BYTES = 4 * 1024 * 1024
 REPORT_SECONDS = 5.0
-#: Errors of file systems that do not support the call.
+#: Errors of file systems that do not support fsync or posix_fadvise.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
 _LINE = re.compile(r"(?P<digest>[0-9a-fA-F]{64}) [ *](?P<path>.+)")
 
@@ -69,8 +69,7 @@ def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None]) 
 
 
 def drop_from_cache(handle: int) -> None:
-    """Drop an open file from the page cache: the next read is from the disk. Raises ``OSError`` if it was not
-    stored."""
+    """Drop an open file from the page cache: the next read is from the disk. Raises ``OSError`` if not stored."""
     try:
         os.fsync(handle)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -95,11 +94,7 @@ def _hash_file(path: Path, counts: list[int]) -> str | None:
 
 
 def origin_of(
-    announced: str,
-    first: str | None,
-    read_again: str | None = None,
-    sent: str | None = None,
-    second: str | None = None,
+    announced: str, first: str | None, read_again: str | None = None, sent: str | None = None, second: str | None = None
 ) -> str:
     """Return what damaged a file: store, network or node; or ``healed`` if a second copy is right. Several SHA-256 of
     the file, None for a missing one: ``announced`` is from the manifest, ``first`` from the file that did not match,

@@ -224,6 +224,7 @@ class ModelLoad:
             del self.result.environment["fault"]
 
     def _hash(self, paths: Sequence[str]) -> tuple[float, dict[str, str]]:
+        """Return the seconds that hashing took, and the SHA-256 of the files that exist, by path."""
         if not paths:
             return 0.0, {}
         self.result.report(f"verifying {len(paths)} files in {self.folder}")

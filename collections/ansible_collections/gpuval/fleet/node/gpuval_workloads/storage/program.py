@@ -19,7 +19,7 @@ from ..common.arguments import positive_float, workload_parser
 from ..common.result import WorkloadFailure, WorkloadResult
 from ..common.units import human_bytes
 from . import health, table
-from .targets import StorageTarget, TargetError, free_bytes, in_memory, place, refused
+from .targets import StorageTarget, TargetError, free_bytes, in_memory, prepared_file, refused
 
 MAX_TARGETS = 32
 MAX_MESSAGE = 4000
@@ -28,9 +28,9 @@ NO_FIO = "fio was not found: install it on the node, or put it into the image of
 
 @dataclass
 class TargetFindings:
-    """The findings on one target. ``figures`` by the end of their names; ``direct``: whether requests bypassed the page
-    cache; ``problem``: why something was not measured. ``volume``: of a target that is not the node's own its file
-    system, whose ``fault`` is a failure class."""
+    """The findings on one target. ``figures``: value by the end of the metric's name; ``direct``: whether requests
+    bypassed the page cache; ``problem``: why something was not measured. ``volume``: the target's file system;
+    ``fault``: the failure class if a file system of the site, not the node, is to blame."""
 
     figures: dict[str, float] = field(default_factory=dict)
     direct: bool = True
@@ -59,7 +59,7 @@ class TargetFindings:
         return not measured.problem
 
     def ascribe(self, volume: MountedVolume, *, shared: bool) -> None:
-        """Note that the target's fault is that of a volume of the site, if it is."""
+        """Note the target's file system. If it is the site's, or nodes share it, a problem may be the site's fault."""
         text = self.mismatch or self.io_error or self.problem
         self.volume = replace(volume, of_site=volume.of_site or shared)
         self.fault = self.volume.fault_in(text)
@@ -80,17 +80,17 @@ class TargetFindings:
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = workload_parser("storage", "Measure file systems and disks, and verify their data.")
     add = parser.add_argument
-    add("--seconds", type=positive_float, default=60.0, help="for all targets together")
+    add("--seconds", type=positive_float, default=60.0, help="seconds for all targets together")
     add("--path", type=Path, action="append", default=[], help="folder of a local file system (default: scratch)")
     add("--shared-path", type=Path, action="append", default=[], help="folder of a file system that nodes share")
     add("--raw-device", type=Path, action="append", default=[], help="disk whose content is destroyed")
-    add("--confirmed-raw-device", type=Path, action="append", default=[], help="the same once more")
-    add("--max-written-bytes", type=positive_float, default=5e10, help="to all targets together")
-    add("--file-bytes", type=positive_float, default=1.6e10, help="the largest file")
-    add("--keep-free-ratio", type=float, default=0.1, help="of a file system, left free")
+    add("--confirmed-raw-device", type=Path, action="append", default=[], help="the disk of --raw-device once more")
+    add("--max-written-bytes", type=positive_float, default=5e10, help="limit for all targets together")
+    add("--file-bytes", type=positive_float, default=1.6e10, help="size of the largest file")
+    add("--keep-free-ratio", type=float, default=0.1, help="share of a file system that stays free")
     add("--sharers", type=int, default=1, help="nodes that may use the shared file systems at the same time")
     add("--floors", type=_floors, default={}, help="least rates and longest latencies of local targets, as JSON")
-    add("--shared-floors", type=_floors, default={}, help="the same of shared ones")
+    add("--shared-floors", type=_floors, default={}, help="the same for shared targets")
     options = parser.parse_args(list(arguments))
     if sorted(options.raw_device) != sorted(options.confirmed_raw_device):
         names = "storage_raw_devices and storage_raw_devices_confirmed"
@@ -132,7 +132,7 @@ def main(result: WorkloadResult) -> None:
             if not program:
                 findings.problem = NO_FIO
                 continue
-            with place(target, work, os.environ) as file:
+            with prepared_file(target, work, os.environ) as file:
                 _measure(program, file, size, seconds, limit, findings)
         except TargetError as error:
             findings.problem = str(error) if program else f"{error}; {NO_FIO}"
@@ -153,7 +153,7 @@ def main(result: WorkloadResult) -> None:
 
 
 def _file_bytes(target: StorageTarget, limit: float, options: argparse.Namespace) -> int:
-    """Return the size of a target's file. Raises ``TargetError`` if it must not be used, or has no space."""
+    """Return a file's size in bytes, for a `limit` of written bytes. Raises ``TargetError`` for an unusable target."""
     why = refused(target.path) if target.raw else ""
     if why:
         raise TargetError(f"{target.path} {why}: it was not touched")
@@ -180,7 +180,8 @@ def say(text: str) -> None:
 
 
 def _measure(program: str, file: Path, size: int, seconds: float, limit: float, findings: TargetFindings) -> None:
-    """Run the tests on a file, then verify its data; stop at the first failure."""
+    """Run the tests on a file of so many bytes (`size`), writing at most `limit` bytes, then verify its data; stop at
+    the first failure."""
     engine, measured = fio.choose_engine(program, file, table.MIB)
     findings.direct = engine.direct
     if not findings.take(measured):
@@ -288,6 +289,7 @@ def _with_unit(name: str, value: float) -> str:
     return f"{value:,.0f} requests/s" if name.endswith("_per_second") else f"{value * 1e6:,.0f} us"
 
 
+#: A disk's health, or None and why it is unknown.
 Reading = tuple["health.Health | None", str]
 
 

@@ -1,4 +1,4 @@
-"""The tests of each target, with their shares of time and of written bytes. Pure."""
+"""The tests that run on each file system or disk, with their shares of time and of written bytes. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ FILE_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Test:
-    """A row of the table: fio's pattern name (``rw``), block size, queue depth, processes; shares of the time and of
-    the bytes that may be written."""
+    """A test of a file system or disk: fio's access pattern (``rw``), block size, queue depth, processes; shares of the
+    time and of the bytes that may be written."""
 
     name: str
     rw: str
@@ -48,11 +48,10 @@ FIGURES = tuple(f"{test.name}_{measure}" for test in TESTS for measure in MEASUR
 VERIFY_SHARE = 0.20  # share of the time to write and read back
 
 
-def file_bytes(
-    limit_bytes: float, most_bytes: float, free_bytes: float, keep_free_bytes: float, sharers: int = 1
-) -> int:
-    """Return the size of a target's file in whole MiB; 0 without space for a useful file beside the other nodes'."""
-    size = int(min(FILE_SHARE * limit_bytes, most_bytes, (free_bytes - keep_free_bytes) / sharers)) // MIB * MIB
+def file_bytes(limit_bytes: float, most_bytes: float, free_bytes: float, keep_bytes: float, sharers: int = 1) -> int:
+    """Return the size of a target's file in bytes, whole MiB; 0 if space is too little for a useful file of each of so
+    many ``sharers``, the nodes that use the file system."""
+    size = int(min(FILE_SHARE * limit_bytes, most_bytes, (free_bytes - keep_bytes) / sharers)) // MIB * MIB
     return size if size >= LEAST_FILE_BYTES else 0
 
 

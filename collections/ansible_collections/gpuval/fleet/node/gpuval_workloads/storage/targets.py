@@ -60,7 +60,7 @@ def free_bytes(target: StorageTarget) -> tuple[int, int]:
 
 
 @contextmanager
-def place(target: StorageTarget, work: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+def prepared_file(target: StorageTarget, work: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     """Yield the file to write: in a folder of this run and node, listed for the runner and removed afterwards, or the
     device itself. Raises ``TargetError``."""
     if target.raw:
