@@ -133,7 +133,7 @@ class Cache:
         return [CachedRun(path) for path in sorted(self.path.iterdir()) if path.is_dir() and path.name[0] != "."]
 
     def write(self, run: CachedRun, folder: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all Parquet files of a cached run. ``folder``: the run's in the bucket; ``lines``: one for each
+        """Replace the Parquet files of a cached run. ``folder``: its folder in the bucket; ``lines``: one for each
         node."""
         draft = self._temporary / "lines.jsonl"
         with draft.open("wb") as stream:

@@ -49,8 +49,7 @@ def documents(path: Path, document: Mapping[str, Any]) -> dict[Path, bytes]:
 
 
 def _flat(name: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Flatten entries of the history to one level of keys for CSV: a figure gets a line for each of its runs, lists
-    become text."""
+    """Rows of CSV for entries of the history: a row for each run of a figure, lists as text."""
     for entry in entries:
         if name == "figures":
             yield from (

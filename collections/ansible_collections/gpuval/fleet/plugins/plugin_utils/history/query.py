@@ -92,8 +92,7 @@ class History:
         self._choose_metrics(checks)
 
     def _choose_subject(self) -> None:
-        """Make the table ``chosen`` of what the query is about: number of the run, node, part (NULL: the whole
-        node)."""
+        """Make the table ``chosen`` of what is asked for: run's number, node, part (NULL: the whole node)."""
         question = self.question
         select = statement(f"chosen_{question.subject}")
         self.execute(

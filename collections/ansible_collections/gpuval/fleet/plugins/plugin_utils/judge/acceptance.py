@@ -44,14 +44,14 @@ def read_proofs(path: Path) -> tuple[AcceptanceProof, ...]:
     return tuple(AcceptanceProof(**proof) for proof in yaml_file.shipped(path, "proofs")["proofs"])
 
 
-def unproven(node: Document, proofs: Iterable[AcceptanceProof] | None = None) -> list[str]:
+def unproven(node: Document) -> list[str]:
     """The proofs that a report's node lacks for acceptance, each with the reason."""
     is_cpu = node["accelerator"] == sku_catalogue.CPU
     counted = [metric["value"] or 0 for metric in node["metrics"].get(FACTS, ()) if metric["name"] == "gpu_count"]
     gpus = 0 if is_cpu else max(len(node["identity"].get("gpus", ())), *(min(int(n), MAX_GPUS) for n in counted), 0)
     required = [
         proof
-        for proof in (read_proofs(PROOFS) if proofs is None else proofs)
+        for proof in read_proofs(PROOFS)
         if proof.of == ("cpu" if is_cpu else "gpu") and (is_cpu or max(gpus, 1) >= proof.min_gpus)
     ]
     lacking = [(proof.what, _lacking(node, proof, gpus)) for proof in required]

@@ -180,8 +180,7 @@ def _where(node: Document, part: str, gpus: int, machine: str, shared: Collectio
 
 
 def _shared(nodes: Sequence[Document]) -> frozenset[str]:
-    """Identities (serial, machine id, UUID) that several machines or GPUs of the report share, so that they name
-    none."""
+    """Identities (serial, machine id, UUID) that several machines or GPUs of a report share, so that they name none."""
     machines = (best_of(node["identity"], ("serial", "machine_id")) for node in nodes)
     gpus = (best_of(gpu, ("serial", "uuid")) for node in nodes for gpu in node["identity"].get("gpus", []))
     counted = Counter(filter(None, (*machines, *gpus)))

@@ -166,15 +166,13 @@ class CablingComparison:
         return ComparedCable(cable, found=seen)
 
     def _may_be_renamed(self, tested: Sequence[ComparedCable]) -> bool:
-        """Whether a switch may only have another name in the plan: all its compared cables are in the planned ports,
-        but on one switch that the plan lacks."""
+        """Whether all compared cables of a switch are in the planned ports, but of one switch that the plan lacks."""
         found = [result.found for result in tested if result.found and result.found.is_named(result.cable.switch_port)]
         switches = {seen.switches for seen in found}
         return len(found) == len(tested) and len(switches) == 1 and self._switches.isdisjoint(map(_host, *switches))
 
     def _doubts_by_end(self) -> dict[tuple[str, str], str]:
-        """For each wrong cable the reason to doubt the plan: most ports of the fleet, or of the switch, differ, or the
-        switch may have another name."""
+        """``{end of a wrong cable: why the plan is in doubt}``: most ports differ, or the switch has another name."""
         of_switches = values_by_key((switch_name(result.cable.switch), result) for result in self._by_end.values())
         groups = [("the fleet", 1, [*self._by_end.values()])]
         groups += [(f"switch {results[0].cable.switch}", MIN_PORTS, results) for results in of_switches.values()]
@@ -192,8 +190,7 @@ class CablingComparison:
         return doubts
 
     def _line(self, result: ComparedCable) -> str:
-        """A wrong cable as text: its planned and its found switch port, and the cable that the plan has in the
-        latter."""
+        """A wrong cable as text: planned and found switch port, and the cable that the plan has in the found one."""
         cable, owner = result.cable, self._cable_at(result.found)
         text = f"{cable}: plan {cable.switch} {cable.switch_port}, found {result.found_text}"
         if owner is None:

@@ -222,8 +222,7 @@ UNMEASURED = (FACTS, "image")
 def find_copies(
     run: Document, evidence: RunEvidence, twins: Mapping[str, Twins] = MappingProxyType({})
 ) -> dict[str, dict[str, list[str]]]:
-    """For each node and stage the other nodes that report the same measurements, except those that claim its
-    identity."""
+    """``{node: {stage: other nodes with the same measurements}}``, without nodes that claim the node's identity."""
     owners: dict[tuple[str, bytes], list[str]] = defaultdict(list)
     for name, expected in run["nodes"].items():
         for stage in sorted(set(expected["stages"]) - set(expected.get("gang_stages", ()))):  # members share figures

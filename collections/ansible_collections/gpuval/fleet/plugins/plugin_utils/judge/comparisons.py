@@ -45,8 +45,7 @@ _REMEDY = (
 
 
 class FigureKey(NamedTuple):
-    """Identifies a figure that nodes are compared by. ``kind``: what these nodes share, SKU first. ``scope``: node,
-    gpu, rank or link."""
+    """A figure that nodes are compared by. ``kind``: what these nodes share, SKU first. ``scope``: node, gpu, ..."""
 
     kind: tuple[str, ...]
     stage: str
@@ -63,8 +62,7 @@ class PartValues(NamedTuple):
 
 
 class Deviation(NamedTuple):
-    """How much worse a part is than usual. ``size``: logarithm of its value's ratio to ``usual``, the median of this
-    part over all nodes."""
+    """How much worse a part is than its median over all nodes (``usual``). ``size``: logarithm of the values' ratio."""
 
     size: float
     part: str
@@ -142,8 +140,7 @@ def compare(
 def _collected(
     subjects: Sequence[Subject], informational: tuple[Informational, ...]
 ) -> dict[FigureKey, dict[str, PartValues]]:
-    """The values of all nodes, ``{figure: {part: values}}``, without stages that failed or shared the GPUs with other
-    work."""
+    """``{figure: {part: values of all nodes}}``, without stages that failed or ran beside other work on the GPUs."""
     figures: dict[FigureKey, dict[str, PartValues]] = defaultdict(dict)
     scopes: dict[str, str] = {}
     compared: dict[tuple[str, str], str] = {}
@@ -177,8 +174,7 @@ def _collected(
 
 
 def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:
-    """Average each figure's spread with that of similar figures of its stage, in place: the spread of few nodes is
-    often too small by chance (Smyth 2004)."""
+    """Draw each figure's spread to that of similar figures: of few nodes it is often small by chance (Smyth 2004)."""
     spread = ((key, figure) for key, figure in figures.items() if figure.spread)
     similar = values_by_key(((key.kind, key.stage, *figure.rule.metrics), figure) for key, figure in spread)
     for alike in similar.values():
@@ -189,8 +185,7 @@ def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:
 
 
 def _limit(figures: Iterable[ComparedFigure]) -> float:
-    """How many spreads healthy nodes lie from the median at most, extrapolated from the tails of figures better than
-    the median (Hill 1975)."""
+    """The most spreads by which healthy nodes differ from the median, from the tails of good figures (Hill 1975)."""
     spreads = [size / figure.spread for figure in figures if figure.spread for size in figure.best.values()]
     excesses = [min(MAX_EXCESS, math.log(size / TAIL)) for size in spreads if size > TAIL]
     exponent = (len(excesses) + PRIOR) / (math.fsum(excesses) + PRIOR / EXPONENT)
@@ -231,8 +226,7 @@ def _advisory_entry(name: str, stage: str, verdict: str, reason: str, **fields: 
 
 
 def add_unjudged(checks: list[Entry], of_figures: Sequence[Entry]) -> list[Entry]:
-    """A node's checks with the entries of its comparison with other nodes (``of_figures``), without metrics for which a
-    criterion already fails or warns."""
+    """A node's checks, and its outliers among other nodes (``of_figures``) that no criterion failed or warned about."""
     faulty = {(check["stage"], check["metric"]) for check in checks if check["verdict"] in ("fail", "warn")}
     return [*checks, *(entry for entry in of_figures if (entry["stage"], entry["metric"]) not in faulty)]
 

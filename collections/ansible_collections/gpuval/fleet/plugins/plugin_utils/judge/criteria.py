@@ -75,8 +75,7 @@ def _shipped() -> tuple[Criteria, ...]:
 
 
 def beside_shipped(paths: Iterable[str | Path]) -> Criteria:
-    """Load the criteria files after those of extensions and the shipped ones. These are read once per process, before
-    it forks workers."""
+    """The shipped criteria, those of extensions and those of ``paths``. The shipped ones are read once per process."""
     return _merged([*_shipped(), *map(read_file, _files_of_extensions()), *map(read_file, map(Path, paths))])
 
 
@@ -197,8 +196,7 @@ def sku_checks(document: Any) -> list[Check]:
 
 
 def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The checks of a SKU file in the form of criteria files, completed from the shared checks that they name in
-    ``like``. Raises CriteriaError."""
+    """The checks of a SKU file, completed from the shared checks that ``like`` names. Raises CriteriaError."""
     shared, sku, entries = _read_shared_checks(), document["name"], []
     for entry in document["checks"]:
         own = dict(entry)

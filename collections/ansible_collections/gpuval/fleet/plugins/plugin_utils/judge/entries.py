@@ -54,8 +54,7 @@ class _EntryFields:
 
 
 def entry_of(check: Check, verdict: str, reason: str, **fields: Any) -> Entry:
-    """The report's entry for a criterion; one that is advice and fails is a warning. ``fields`` replace the
-    criterion's."""
+    """The report's entry for a criterion; advice that fails is a warning. ``fields`` replace those of the criterion."""
     shown = "warn" if verdict == "fail" and not check.required else verdict
     declared = {name: getattr(check, name) for name in ("metric", "severity", "expected", "source", "remedy")}
     own = {**declared, "unit": check.unit or "", **fields}

@@ -45,8 +45,7 @@ def _losses(node: str, record: Record) -> Iterable[LinkLoss]:
 
 
 def find_shared(subjects: Mapping[str, Subject]) -> dict[tuple[str, str], str]:
-    """``{(node, stage): text}`` where other nodes lost the same links at the same time; the text names port and
-    nodes."""
+    """``{(node, stage): text}`` where other nodes lost the same links at the same time, which the text names."""
     by_port: dict[str, list[LinkLoss]] = defaultdict(list)
     for name, subject in subjects.items():
         for record in subject.records.values():

@@ -264,8 +264,7 @@ def _withhold(checks: list[Entry], case: NodeCase) -> list[Entry]:
 
 
 def _accept_alone(checks: list[Entry], case: NodeCase) -> list[Entry]:
-    """The checks. If a node alone has its software, its missing evidence becomes a warning, provided that it meets its
-    SKU's floors and is as fast as its peers."""
+    """The checks. A node that alone has its software gets a warning for lack of peers if all its speeds are proven."""
     alone = case.run.context.alone.get(case.name, ())
     if not any(check["name"] in alone and check["verdict"] == "missing" for check in checks):
         return checks

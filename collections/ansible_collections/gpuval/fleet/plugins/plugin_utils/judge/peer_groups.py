@@ -30,8 +30,7 @@ GroupKey = tuple[str, ...]
 ALL_PARTS = ""
 #: Fields of PeerGroup with the relative distances from the median that chance explains.
 _REACH = ("repeats", "reach", "normal", "doubtful")
-#: Key of a peer group in the history: (meaning of the figure, values that the nodes share, software); None: any
-#: software.
+#: Key of a peer group: (meaning of the figure, values that the nodes share, their software or None for any).
 _Key = tuple["FigureMeaning", GroupKey, "GroupKey | None"]
 
 
@@ -116,8 +115,7 @@ class PeerGroup:
         return peer_statistics.widened(deviations, max(1, self.nodes), few) * peers.deviation
 
     def level_of(self, check: Check, sample: PeerSample) -> float | None:
-        """The node's figure relative to the group: the median over its parts, 1 at the group's median; None if no part
-        can be compared."""
+        """The median of the node's parts relative to the group, 1 at the group's median; None if it is unknown."""
         pairs = ((value, self.peers_of(part)) for part, _, value in sample.compared(check))
         ratios = [value / peers.median for value, peers in pairs if peers is not None]
         return statistics.median(ratios) if ratios else None
@@ -135,8 +133,7 @@ def _few(check: Check) -> float:
 
 
 def values_of(check: Check, samples: Iterable[PeerSample]) -> dict[str, list[float]]:
-    """The values of all nodes to compare: ``{part: values}`` if the check has ``same_part``, else all under
-    ALL_PARTS."""
+    """The values to compare from all nodes, ``{part: values}``; without ``same_part`` all are under ALL_PARTS."""
     compared = (values for sample in samples for values in sample.compared(check))
     return values_by_key((_key_of(check, part), value) for part, _, value in compared)
 
@@ -185,9 +182,8 @@ def modes_of(check: Check, samples: Sequence[PeerSample], levels: Mapping[str, f
 def _reaches(
     check: Check, samples: Sequence[PeerSample], repeats: float, levels: Tails, within: Tails
 ) -> tuple[float, float, float]:
-    """The fields ``reach``, ``normal`` and ``doubtful`` of a PeerGroup of enough nodes. ``levels``, ``within``: tails
-    of whole nodes and of their parts. ``repeats``: relative deviation of parts that repeats of one measurement
-    explain."""
+    """The fields ``reach``, ``normal`` and ``doubtful`` of a PeerGroup. ``levels``, ``within``: tails of whole nodes
+    and of their parts. ``repeats``: relative deviation that repeats of one measurement explain."""
     of_nodes = [] if check.relative_to else [*levels_of(check, samples).values()]
     scattered = [] if check.relative_to else [(levels, of_nodes, 0.0)]
     if check.scope != "node":
@@ -224,8 +220,7 @@ def peers_by_part(
 
 @dataclass
 class PeerHistory:
-    """The largest peer group that any judgement of the run had, for each figure, values that nodes share, and
-    software."""
+    """The largest peer groups that judgements of a run had: one for each figure, values that nodes share, software."""
 
     groups: dict[_Key, PeerGroup] = field(default_factory=dict)
 
@@ -313,8 +308,7 @@ class PeerSample:
         return replace(self, record=attempt, figures=figures, errors=(), settled=settled, unknown=())
 
     def measured_before(self, check: Check) -> PeerSample:
-        """The node's sample with the figures of the last successful earlier attempt without other work on the GPUs;
-        without figures if there is none."""
+        """The sample with the figures of the last complete earlier attempt without other work; empty without one."""
         attempts = (attempt for attempt in reversed(self.record["attempts"]) if is_repetition(attempt, self.record))
         measured = (figures_of(check, self.subject, attempt, self.revision)[0] for attempt in attempts)
         return replace(self, figures=next(filter(None, measured), ()))
@@ -324,8 +318,7 @@ class PeerSample:
         return {part for part, _ in self.figures} | {one.part for one in self.settled}
 
     def compared(self, check: Check) -> list[tuple[str, float, float]]:
-        """For each part (name, figure, value to compare): the figure, or with ``relative_to`` its ratio to the median
-        of the node's parts."""
+        """(part, figure, value to compare): the figure, or with ``relative_to`` its ratio to the node's median."""
         if check.relative_to is None:
             return [(part, value, value) for part, value in self.figures]
         middle = statistics.median(value for _, value in self.figures) if self.figures else 0.0
@@ -357,8 +350,7 @@ def newest_revision(check: Check, subject: Subject, record: Record) -> int:
 
 
 def revision_words(revision: int) -> GroupKey:
-    """The end of a peer group's key that names the revision of a metric's definition; empty for revision 1, whose keys
-    in older documents have no revision."""
+    """The end of a peer group's key for later revisions of a metric's definition; empty for 1, as in old documents."""
     return () if revision == 1 else (f"revision {revision}",)
 
 
@@ -432,9 +424,8 @@ def is_repetition(attempt: Record, record: Record) -> bool:
 
 
 def _invalid_part(check: Check, part: str, times: int, parts: int, count: int | None) -> str:
-    """Why a metric that the node reports for this part (gpu:3) is invalid; empty if it is valid. ``times``: how often
-    it is reported for the part; ``parts``: number of parts that report it; ``count``: number of parts that the node
-    has."""
+    """Why the figure of a part (gpu:3) is invalid; empty if it is valid. ``times``: how often the node reports it;
+    ``parts``: number of parts that have it; ``count``: number of parts of the node."""
     if times > 1:
         return f"{check.metric} of {part} is reported twice: ambiguous"
     if count is not None and check.scope == "link":
@@ -445,8 +436,7 @@ def _invalid_part(check: Check, part: str, times: int, parts: int, count: int | 
 
 
 def is_part_of(part: str, count: int) -> bool:
-    """Whether ``part`` is one of ``count`` parts that are numbered from 0 (gpu:7 of 8); true for a part without
-    number."""
+    """Whether ``part`` is one of ``count`` parts that are numbered from 0 (gpu:7 of 8); true for the node itself."""
     number = part.partition(":")[2]
     return number == str(int(number)) and int(number) < count if number.isdecimal() else not number
 

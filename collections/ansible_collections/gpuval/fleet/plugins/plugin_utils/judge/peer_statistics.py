@@ -57,8 +57,7 @@ def borrowed_deviation(value: float, count: int | None = None, between_sites: fl
 
 @dataclass(frozen=True)
 class Peers:
-    """Statistics of the figures of peers (GPUs, links or nodes). ``deviation``: scaled median absolute deviation, in
-    the unit of the figures."""
+    """Statistics of the figures of peers. ``deviation``: scaled median absolute deviation, in the figures' unit."""
 
     median: float
     deviation: float
@@ -127,8 +126,8 @@ class Peers:
         return (max_below is not None and change < -max_below) or (max_above is not None and change > max_above)
 
     def badness(self, value: float, max_below: float | None, max_above: float | None) -> float:
-        """How much of its allowed relative change from the median the value uses: 1 is at the limit. Sort key for parts
-        that pass."""
+        """The value's change from the median relative to the allowed one: of parts that pass, 1 is nearest to
+        failing."""
         change = self.change(value)
         return max(off / most for most, off in ((max_below, -change), (max_above, change)) if most is not None)
 
@@ -152,8 +151,7 @@ APART, APART_OF_FEW = 5.0, 400.0
 GAP = 1.5
 #: The mean deviation of normal noise over the standard one (Geary 1935); of Student's t with 3 degrees it is 0.64.
 GEARY = math.sqrt(2 / math.pi)
-#: In 1 of 20 (1 of 100) fleets with normal noise, Geary's ratio of n values is smaller than that by LIKELY (CERTAIN)
-#: over the root of n.
+#: Chance lowers Geary's ratio of n values by LIKELY (CERTAIN) over the root of n in 1 of 20 (1 of 100) fleets.
 LIKELY, CERTAIN = 0.28, 0.48
 #: Where so many values of a fleet with normal noise are expected beyond a bound, 1 of 6 fleets has two there.
 USUAL_COUNT = 0.7
@@ -215,8 +213,7 @@ class Tails:
         self.figures.append(near)
 
     def error(self) -> float:
-        """The standard error of one measurement, in deviations of the nodes; at most 1, since these deviations contain
-        the error."""
+        """The standard error of one measurement, in deviations of the nodes, which contain it: it is at most 1."""
         changes = [*itertools.chain(*(its.values() for its in self.changes.values()))]
         return min(1.0, MAD_TO_DEVIATION * statistics.median(changes) / math.sqrt(2)) if changes else 1.0
 
@@ -256,8 +253,7 @@ class Tails:
         return True
 
     def reach(self, nodes: int) -> float:
-        """How many deviations from the median chance explains in a group of ``nodes`` nodes, if tails are long; 0 if
-        they are those of normal noise."""
+        """How many deviations chance explains in a group of so many nodes with long tails; 0 if the noise is normal."""
         if len(self.nodes) < CERTAIN_NODES:
             return 0.0
         usual = statistics.NormalDist().inv_cdf(1 - USUAL_COUNT / self.count) * (1 + 1.5 / nodes)
@@ -268,9 +264,9 @@ class Tails:
 
 
 def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
-    """The median of the nodes' relative figures (``levels``), and the distance from it that normal noise does not
-    exceed. ``least``: smallest relative distance that matters; nodes beyond it are left out. The distance is infinite
-    if too few remain."""
+    """The median of the nodes' relative figures (``levels``), and the distance from it that normal noise keeps;
+    infinite if too few nodes are near. ``least``: smallest relative distance that matters; nodes beyond it are left
+    out."""
     if not levels:
         return 0.0, math.inf
     middle, near = _near(levels, least)
@@ -281,8 +277,7 @@ def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
 
 
 def deviation_of(levels: Sequence[float], least: float) -> float:
-    """The relative standard deviation of those nodes' figures (``levels``) that are within ``least`` (relative) of the
-    median; 0 if these are too few."""
+    """The relative deviation of those nodes' figures (``levels``) within ``least`` of the median; 0 if too few are."""
     middle, near = _near(levels, least) if levels else (0.0, [])
     return statistics.stdev(near) / abs(middle) if near else 0.0
 
@@ -311,9 +306,8 @@ def _near(levels: Sequence[float], least: float) -> tuple[float, Sequence[float]
 
 
 def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[int], bool] | None:
-    """Split nodes by their relative figures (``levels``) into two modes: indexes of the lower and of the upper nodes,
-    and whether chance is excluded. None if there is one mode. ``least``: smallest relative difference of the modes'
-    means that matters."""
+    """Split nodes by their relative figures (``levels``) into two modes: indexes of lower and upper nodes, and whether
+    chance is excluded; None for one mode. ``least``: smallest relative difference of the modes' means that matters."""
     count = len(levels)
     side = max(MODE_NODES, math.ceil(MODE_SHARE * count))
     if 2 * side > count:

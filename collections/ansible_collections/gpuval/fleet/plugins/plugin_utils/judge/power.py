@@ -28,8 +28,7 @@ from .peer_statistics import FEW_TO_LEAVE_OUT
 STEP, STEPS = 0.001, range(951)
 #: In one of this many parts (or nodes) a loss of speed may stay undetected.
 ONE_OF = 100
-#: A disturbance that returns periodically is detected if the measurement lasts this many of its periods
-#: (docs/design/statistics.md).
+#: Periodic disturbances are detected if a measurement lasts this many periods (docs/design/statistics.md).
 BURSTS = 10
 #: Upper bound of a plausible measuring time, in seconds.
 MAX_SECONDS = 1e7

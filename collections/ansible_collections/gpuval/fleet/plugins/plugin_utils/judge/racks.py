@@ -82,8 +82,7 @@ class RackTray:
         )  # fmt: skip
 
     def source(self, key: str) -> str:
-        """The rack that a source (key of SOURCES) shows: what most of the tray's GPUs report, else a label; or
-        empty."""
+        """The tray's rack by a source (key of SOURCES): what most of its GPUs report, else its label; or empty."""
         if key == "label":
             return rack_of(self.labels)
         values = self.values[key]
@@ -108,8 +107,7 @@ class RackTray:
 
 
 def _values(reported: Mapping[str, Any], path: str) -> dict[str, list[str]]:
-    """``{value: GPUs that report it}`` for a path below ``gpus[]`` of the facts. Zeros are no value, except in
-    places."""
+    """``{value: GPUs that report it}`` for a path below ``gpus[]`` of the facts; zeros count in places alone."""
     pairs = environment.members(reported, f"gpus[].{path}")
     texts = ((one_line(text, 80), environment.part_of(gpu)) for gpu, text in pairs)
     return values_by_key(pair for pair in texts if "+" in path or pair[0].strip("0-"))
@@ -437,8 +435,7 @@ CHECKS = (
 
 
 def racks_of(run: Document, nodes: Iterable[dict[str, Any]], subjects: Mapping[str, Subject]) -> list[dict[str, Any]]:
-    """The racks as the report has them. Sets ``rack``, the rack's name, in the report's entry of each tray
-    (``nodes``)."""
+    """The report's entries of racks. Sets ``rack``, the rack's name, in the report's entry of each tray (``nodes``)."""
     by_name = {node["name"]: node for node in nodes}
     trays = [RackTray.of(subjects[name], run["nodes"][name], node["verdict"]) for name, node in by_name.items()]
     if not any(tray.sku for tray in trays):

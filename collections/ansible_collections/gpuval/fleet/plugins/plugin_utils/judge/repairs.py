@@ -140,8 +140,7 @@ class NodeSighting:
 
     @cached_property
     def faults(self) -> list[tuple[str, str]]:
-        """(failure class, machine or GPU) of each fault of a node with FAIL, or with INCOMPLETE that is about the
-        node."""
+        """(failure class, machine or GPU) of each fault of the node itself; empty if the node passed."""
         if self.node["verdict"] == failed_checks.PASS or not failed_checks.is_about(self.node):
             return []
         faults = (self.node.get("action") or {}).get("faults", ())

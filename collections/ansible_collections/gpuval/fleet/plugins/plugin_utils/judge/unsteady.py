@@ -89,8 +89,7 @@ def checks(
 
 
 def _measurements(subject: Subject, record: Record) -> list[Record]:
-    """Records that measured the same, oldest first: earlier stages with the same command, the stage's passed attempts,
-    and its last record."""
+    """Records that measured the same, oldest first: earlier stages with its command, passed attempts, last record."""
     attempts = [attempt for attempt in record["attempts"] if is_repetition(attempt, record)]
     commands = [
         other for other in subject.records.values()

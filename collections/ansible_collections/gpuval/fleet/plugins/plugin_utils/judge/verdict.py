@@ -195,8 +195,8 @@ def _is_busy(node: Document) -> bool:
 
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
-    """The verdict on a run from its nodes' and racks': FAIL before INCOMPLETE before PASS. Without nodes it is
-    INCOMPLETE, or PARTIAL if all are ``busy``. A ``narrowed`` PASS, which proves less than acceptance needs, is
+    """The verdict on a run from those on its nodes and racks: FAIL before INCOMPLETE before PASS. Without nodes it is
+    INCOMPLETE, or PARTIAL if all are ``busy``. If ``narrowed`` (it proves too little for acceptance), PASS is
     PARTIAL."""
     verdicts = set(nodes)
     if busy and not verdicts:

@@ -38,8 +38,7 @@ def objects(environment: Any, path: str) -> list[Mapping[str, Any]]:
 
 
 def values(environment: Any, path: str) -> list[Any] | None:
-    """The values at ``path`` of a record's environment; ``gpus[index=1]`` selects list items. None if the first key of
-    the path is missing."""
+    """The values at ``path`` of a record's environment, as ``gpus[index=1].name``; None if the first key is missing."""
     key = path.partition(".")[0].partition("[")[0]
     return list(_descend(environment, path.split("."))) if key in environment else None
 

@@ -98,8 +98,8 @@ class RunEvidence:
     is_settled: bool = False
 
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
-        """Why the node could not be asked for the stage's record; None if it could. A multi-node stage has a launch of
-        its own."""
+        """Why the node could not be asked for a stage's record; None if it could. A multi-node stage has own
+        launches."""
         of_rounds = self.contacts.get(node, {})
         if stage in of_rounds:
             return of_rounds[stage]
@@ -123,8 +123,8 @@ class RunEvidence:
 
 
 def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
-    """(kind, stage, node) of a key ``<folder>/records/<stage>/<node>.json`` in the store; None for any other key. Kinds
-    are records, series and logs."""
+    """(kind, stage, node) of a key in the store, ``FOLDER/KIND/STAGE/NODE.json``; None for any other key. Kinds are
+    records, series and logs."""
     prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
     parts = key.removeprefix(prefix).split("/")
     is_of_kind = len(parts) == 3 and parts[0] in _KINDS and parts[2].endswith(_KINDS[parts[0]])

@@ -71,8 +71,7 @@ def other_run(message: str) -> str:
 
 
 def _with_run(failure: FailureClass, message: str) -> FailureClass:
-    """The failure class with the id of the other run, which ``message`` names, filled into the commands of its
-    remedy."""
+    """The failure class, whose remedy's commands get the id of the other run that ``message`` names."""
     run_id = other_run(message) if failure.name == OTHER_RUN else ""
     return replace(failure, steps=failure.steps.replace("RUN=ID", f"RUN={run_id}")) if run_id else failure
 

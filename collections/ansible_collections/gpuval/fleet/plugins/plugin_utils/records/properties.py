@@ -17,8 +17,7 @@ from . import environment
 from .documents import Record
 
 FACTS = "facts"
-#: For nodes that share an NVLink domain: each stage that runs over NVLink, and the stage that does the same over the
-#: network.
+#: For nodes of one NVLink domain: {stage that runs over NVLink: stage that does the same over the network}.
 NVLINK_STAGES = {"collective_nvlink": "collective", "fabric_nvlink": "fabric"}
 ANY_STAGE = "*"
 IMAGE = "image"

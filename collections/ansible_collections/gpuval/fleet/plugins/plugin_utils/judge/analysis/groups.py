@@ -95,8 +95,8 @@ class Compared:
 
 
 def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compared:
-    """Compare each group of nodes that share a property with the other nodes, in every figure. ``properties``: for each
-    node ``{property: value}``."""
+    """Compare each group of nodes with the other nodes in every figure. ``properties``: ``{property: value}`` by
+    node."""
     compared = Compared()
     groups_among = functools.cache(lambda reporting: _find_groups(reporting, properties))
     tests: list[GroupFinding] = []

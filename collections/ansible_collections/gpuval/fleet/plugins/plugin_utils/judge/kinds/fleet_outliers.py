@@ -447,8 +447,7 @@ class _Comparison:
         return before > 0 < now and abs(math.log(now / before)) <= usual
 
     def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers, count: int) -> float:
-        """Two standard errors of the mean of ``count`` measurements (by repeats or changes) and of the peers'
-        median."""
+        """Two standard errors of the distance between the mean of ``count`` measurements and the peers' median."""
         levels, middle = self.context.tails[sample.subject.kind][0], abs(peers.median)
         deviation = levels.deviations[sample.subject.name].get(self.check.metric, peers.deviation / middle)
         of_mean = max(group.repeats, levels.error() * deviation) / math.sqrt(count)
