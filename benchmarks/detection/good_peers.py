@@ -20,9 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "collections"))
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import (
+    NormalNoise,
     Tails,
-    deviation_of,
-    doubtful_limit,
 )
 
 NODES, FIGURES, SPREAD, MARGIN, DEVIATIONS = 16, 9, 0.005, 0.03, 4.5
@@ -54,8 +53,9 @@ def draw_fleet(
     for column in columns:
         levels.add([(str(node), level) for node, level in enumerate(column)], MARGIN, DEVIATIONS, 1)
     middles = [statistics.median(column) for column in columns]
-    spreads = [deviation_of(column, MARGIN) for column in columns]
-    limits = [doubtful_limit(column, MARGIN, 0.0) for column in columns]
+    noises = [NormalNoise.of(column, MARGIN) for column in columns]
+    spreads = [noise.relative_deviation for noise in noises]
+    limits = [noise.doubtful_limit(0.0) for noise in noises]
     doubtful = {
         node: figures for node in range(NODES)
         if (figures := [at for at in range(FIGURES) if middles[at] - first[node][at] > limits[at]])

@@ -89,10 +89,11 @@ def test_no_single_node_makes_long_tails():
 def test_normal_noise_explains_no_slow_node_and_each_healthy_one(nodes, slow):
     for seed in range(20):
         found = levels(nodes, slow, seed, scale=0.004)
-        middle, limit = peer_statistics.normal_limit(found, 0.03)
-        assert max(found[:slow]) < middle - limit < min(found[slow:])
-    assert peer_statistics.normal_limit([0.9, 1.0, 1.1, 1.2, 1.3], 0.03)[1] == math.inf
-    assert peer_statistics.normal_limit([], 0.03)[1] == math.inf, "no node reports the figure"
+        noise = peer_statistics.NormalNoise.of(found, 0.03)
+        assert max(found[:slow]) < noise.middle - noise.limit < min(found[slow:])
+    assert peer_statistics.NormalNoise.of([0.9, 1.0, 1.1, 1.2, 1.3], 0.03).limit == math.inf
+    assert peer_statistics.NormalNoise.of([], 0.03).limit == math.inf, "no node reports the figure"
+    assert peer_statistics.NormalNoise.of([1.1] * 8, 0.03).deviation == 0
 
 
 def test_one_node_that_is_too_good_to_be_true_widens_no_limit():

@@ -22,7 +22,7 @@ from ..records.documents import Document, Record
 from . import peer_statistics
 from .check import Check, Subject, revision_of
 from .entries import Entry, PartResult, entry_of, expected_parts, not_applicable, not_to_judge
-from .peer_statistics import Peers, Tails, two_modes
+from .peer_statistics import NormalNoise, Peers, Tails, two_modes
 
 #: Values that nodes must share to be compared: SKU, number of GPUs, workload and others.
 GroupKey = tuple[str, ...]
@@ -88,11 +88,14 @@ class PeerGroup:
         errors = [error for sample in samples for error in sample.errors]
         floor = statistics.median(errors) if errors else 0.0
         margin = check.margin
-        modes = modes_of(check, samples)
+        levels = {} if check.relative_to else levels_of(check, samples)
+        modes = modes_of(check, samples, levels)
         main = samples
         if modes is not None and modes.certain:
             main = modes.worse if len(modes.worse) > len(modes.better) else modes.better
-        reaches = _reaches(check, main, floor, *tails) if tails and len(main) > check.min_peers else (0.0, 0.0, 0.0)
+            levels = levels_of(check, main)
+        is_enough = tails and len(main) > check.min_peers
+        reaches = _reaches(check, main, levels, floor, *tails) if is_enough else (0.0, 0.0, 0.0)
         group = cls(len(samples), " ".join(kind.split()), {}, floor, *reaches, modes)
         values = values_of(check, main)
         # Among few nodes, unwidened limits would leave out a healthy node; among many, a bad third must be left out.
@@ -164,12 +167,11 @@ def ratios_within(check: Check, samples: Sequence[PeerSample]) -> list[tuple[str
     return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
 
 
-def modes_of(check: Check, samples: Sequence[PeerSample], levels: Mapping[str, float] | None = None) -> Modes | None:
+def modes_of(check: Check, samples: Sequence[PeerSample], levels: Mapping[str, float]) -> Modes | None:
     """The two populations that these nodes form; None if they are one, or the check cannot tell which is better.
-    ``levels``: the result of `levels_of`, if the caller has it already."""
+    ``levels``: the speed of each node by `levels_of`."""
     if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
         return None
-    levels = levels_of(check, samples) if levels is None else levels
     leveled = [sample for sample in samples if levels.get(sample.subject.name)]
     modes = two_modes([levels[sample.subject.name] for sample in leveled], check.margin)
     if modes is None:
@@ -180,25 +182,29 @@ def modes_of(check: Check, samples: Sequence[PeerSample], levels: Mapping[str, f
 
 
 def _reaches(
-    check: Check, samples: Sequence[PeerSample], repeats: float, levels: Tails, within: Tails
+    check: Check,
+    samples: Sequence[PeerSample],
+    levels: Mapping[str, float],
+    repeats: float,
+    of_nodes: Tails,
+    within: Tails,
 ) -> tuple[float, float, float]:
-    """The fields ``reach``, ``normal`` and ``doubtful`` of a PeerGroup. ``levels``, ``within``: tails of whole nodes
-    and of their parts. ``repeats``: relative deviation that repeats of one measurement explain."""
-    of_nodes = [] if check.relative_to else [*levels_of(check, samples).values()]
-    scattered = [] if check.relative_to else [(levels, of_nodes, 0.0)]
-    if check.scope != "node":
-        scattered.append((within, [ratio for _, ratio in ratios_within(check, samples)], repeats))
-    reach = 0.0
-    for tails, values, known_noise in scattered:
-        if (deviations := tails.reach(len(samples))) and (peers := Peers.of(values)):
-            reach = max(reach, deviations * math.sqrt(max(0.0, peers.deviation**2 - known_noise**2)))
+    """``reach``, ``normal`` and ``doubtful`` of a PeerGroup of enough nodes. ``levels``: the speed of each node by
+    `levels_of`. ``of_nodes``, ``within``: the tails of whole nodes and of their parts. ``repeats``: the deviation of
+    parts that repeats of one measurement explain."""
+    reach, speeds = 0.0, [*levels.values()]
+    if not check.relative_to and (deviations := of_nodes.reach(len(samples))) and (peers := Peers.of(speeds)):
+        reach = deviations * peers.deviation
+    if check.scope != "node" and (deviations := within.reach(len(samples))):
+        peers = Peers.of([ratio for _, ratio in ratios_within(check, samples)])
+        rest = peers.deviation**2 - repeats**2 if peers else 0.0
+        reach = max(reach, deviations * math.sqrt(max(0.0, rest)))
     if check.relative_to:
         return reach, 0.0, 0.0
-    peers = Peers.without_the_far(of_nodes, check.margin, check.deviations)
-    doubtful = peer_statistics.doubtful_limit(of_nodes, check.margin, peers.deviation) if peers else math.inf
-    is_long = levels.are_long(peer_statistics.CERTAIN)
-    middle, limit = (1.0, math.inf) if is_long else peer_statistics.normal_limit(of_nodes, check.margin)
-    return reach, limit / middle if math.isfinite(limit) else 0.0, doubtful if math.isfinite(doubtful) else 0.0
+    noise, peers = NormalNoise.of(speeds, check.margin), Peers.without_the_far(speeds, check.margin, check.deviations)
+    doubtful = noise.doubtful_limit(peers.deviation) if peers else math.inf
+    is_known = noise.count and not of_nodes.are_long(peer_statistics.CERTAIN)
+    return reach, noise.limit / noise.middle if is_known else 0.0, doubtful if math.isfinite(doubtful) else 0.0
 
 
 def peers_by_part(

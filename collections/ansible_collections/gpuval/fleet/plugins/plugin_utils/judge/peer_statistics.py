@@ -11,6 +11,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ..core import units
 from ..core.grouping import values_by_key
@@ -263,46 +264,54 @@ class Tails:
         return min(second, MOST_DEVIATIONS) * max(LEAST_TIMES, math.pow(TAIL / nodes, 1 / 3))
 
 
-def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
-    """The median of the nodes' relative figures (``levels``), and the distance from it that normal noise keeps;
-    infinite if too few nodes are near. ``least``: smallest relative distance that matters; nodes beyond it are left
-    out."""
-    if not levels:
-        return 0.0, math.inf
-    middle, near = _near(levels, least)
-    if not near:
-        return middle, math.inf
-    deviations = max(MOST_NORMAL, NORMAL * (1 + FEW / (len(near) - 4)))
-    return middle, max(least * abs(middle), deviations * statistics.stdev(near))
+class NormalNoise(NamedTuple):
+    """How the speeds of nodes scatter near their middle, without the nodes that are far from it.
 
+    ``middle``: median of the near speeds. ``deviation``: their standard deviation, in the unit of the speeds.
+    ``count``: how many speeds are near, 0 if they are too few to show a deviation. ``least``: the distance that
+    matters, relative to the middle; speeds beyond it are not near.
+    """
 
-def deviation_of(levels: Sequence[float], least: float) -> float:
-    """The relative deviation of those nodes' figures (``levels``) within ``least`` of the median; 0 if too few are."""
-    middle, near = _near(levels, least) if levels else (0.0, [])
-    return statistics.stdev(near) / abs(middle) if near else 0.0
+    middle: float
+    deviation: float
+    count: int
+    least: float
 
+    @classmethod
+    def of(cls, speeds: Sequence[float], least: float) -> "NormalNoise":
+        """The noise of these speeds, of which there may be none."""
+        middle, near = statistics.median(speeds) if speeds else 0.0, speeds
+        for _ in range(3):
+            near = [speed for speed in speeds if abs(speed - middle) <= least * abs(middle)]
+            if len(near) <= max(4, len(speeds) // 2):
+                return cls(middle, 0.0, 0, least)
+            middle = statistics.median(near)
+        distances = [speed - middle for speed in near]
+        squares = math.fsum(one**2 for one in distances) - math.fsum(distances) ** 2 / len(near)
+        return cls(middle, math.sqrt(max(0.0, squares) / (len(near) - 1)), len(near), least)
 
-def doubtful_limit(levels: Sequence[float], least: float, deviation: float) -> float:
-    """The relative distance from the median beyond which a node's figure is measured again; infinite if it is not
-    known. ``levels``: the nodes' relative figures; ``deviation``: their robust deviation, for fleets whose nodes differ
-    by more than ``least``, the smallest relative distance that matters."""
-    middle, near = _near(levels, least) if levels else (0.0, [])
-    if not near:
-        return math.inf
-    of_near = DOUBTFUL * (1 + DOUBTFUL_OF_FEW / (len(near) - 3)) * statistics.stdev(near)
-    return max(least, of_near / abs(middle), DOUBTFUL * deviation / abs(middle))
+    @property
+    def limit(self) -> float:
+        """The distance from the middle, in the unit of the speeds, that normal noise does not exceed; infinite if too
+        few speeds are near."""
+        if not self.count:
+            return math.inf
+        deviations = max(MOST_NORMAL, NORMAL * (1 + FEW / (self.count - 4)))
+        return max(self.least * abs(self.middle), deviations * self.deviation)
 
+    @property
+    def relative_deviation(self) -> float:
+        """The standard deviation relative to the middle; 0 if too few speeds are near."""
+        return self.deviation / abs(self.middle) if self.count else 0.0
 
-def _near(levels: Sequence[float], least: float) -> tuple[float, Sequence[float]]:
-    """The median of the nodes' relative figures (``levels``), and the figures within ``least`` (relative) of it; an
-    empty sequence if these are too few to show a spread."""
-    middle, near = statistics.median(levels), levels
-    for _ in range(3):
-        near = [level for level in levels if abs(level - middle) <= least * abs(middle)]
-        if len(near) <= max(4, len(levels) // 2):
-            return middle, []
-        middle = statistics.median(near)
-    return middle, near
+    def doubtful_limit(self, deviation: float) -> float:
+        """The distance, relative to the middle, beyond which a node is measured again; infinite if too few speeds are
+        near. ``deviation``: the robust deviation of all speeds: if nodes differ by more than ``least``, the near ones
+        are no measure."""
+        if not self.count:
+            return math.inf
+        of_near = DOUBTFUL * (1 + DOUBTFUL_OF_FEW / (self.count - 3)) * self.deviation
+        return max(self.least, of_near / abs(self.middle), DOUBTFUL * deviation / abs(self.middle))
 
 
 def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[int], bool] | None:

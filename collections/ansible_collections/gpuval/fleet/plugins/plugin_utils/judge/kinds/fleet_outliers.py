@@ -33,7 +33,7 @@ from ..peer_groups import (
     ratios_within,
     sample_of,
 )
-from ..peer_statistics import Peers, Tails, deviation_of, deviation_text, doubtful_limit, normal_limit, widened
+from ..peer_statistics import NormalNoise, Peers, Tails, deviation_text, widened
 from .base import JudgeContext, MetricKind, Metrics, Results, Target, allowance, earlier_failures, without_too_little
 
 #: Length of the first part of a group's key (SKU, number of GPUs, workload); values of ``group_by`` follow.
@@ -44,8 +44,8 @@ Samples = Sequence[PeerSample]
 
 def _survey_nodes(check: Check, samples: Samples, levels: Mapping[str, float], tails: Tails) -> None:
     """Record how far each node is ahead, and how far two measurements of it differ, in deviations of the nodes."""
-    levels_known = [*filter(None, levels.values())]
-    deviation = deviation_of(levels_known, check.margin)
+    noise = NormalNoise.of([*filter(None, levels.values())], check.margin)
+    deviation = noise.relative_deviation
     for sample in samples if deviation else ():
         node, ahead = sample.subject.name, tails.ahead[check.stage]
         level = levels.get(node) or 1.0
@@ -58,7 +58,7 @@ def _survey_nodes(check: Check, samples: Samples, levels: Mapping[str, float], t
             known_changes = tails.changes[node]
             known_changes[check.metric] = max(abs(change) / deviation, known_changes.get(check.metric, 0.0))
             worst = max(check.sign * (1 - one) for one in (level, level * math.exp(-change)))
-            if worst > doubtful_limit(levels_known, check.margin, 0.0):
+            if worst > noise.doubtful_limit(0.0):
                 tails.far.add(node)
 
 
@@ -66,11 +66,13 @@ def _behind(check: Check, samples: Samples, levels: Mapping[str, float], before:
     """Names of nodes that are slower as a whole than normal noise explains, beside these nodes or an earlier group."""
     if check.relative_to or (before is None and len(samples) <= check.min_peers):
         return []
-    middle, limit = normal_limit([*levels.values()], check.margin)
     if before is not None:
         middle, limit = 1.0, before.normal or math.inf
         pairs = ((one.subject.name, before.level_of(check, one)) for one in samples)
         levels = {name: level for name, level in pairs if level is not None}
+    else:
+        noise = NormalNoise.of([*levels.values()], check.margin)
+        middle, limit = noise.middle, noise.limit
     return [name for name, level in levels.items() if check.sign * (middle - level) > limit]
 
 
@@ -206,8 +208,12 @@ class _Comparison:
         worse = {sample.subject.name for sample in modes.worse} if modes else set()
         two = self._two_populations(modes) if modes else ""
         certain = modes is not None and modes.certain
-        # A single node below the SKU's measured figures may be chance; most nodes of a group below them are not.
-        is_slow_batch = 2 * sum(bool(self._beside_the_measured(sample)) for sample in samples) > len(samples)
+
+        @functools.cache
+        def is_slow_batch() -> bool:
+            # A single node below the SKU's measured figures may be chance; most nodes of a group below them are not.
+            return 2 * sum(bool(self._beside_the_measured(sample)) for sample in samples) > len(samples)
+
         for sample in filter(self._is_requested, samples):
             of_worse = self._of_the_worse(sample, modes, two, doubt) if modes and sample.subject.name in worse else None
             if of_worse and certain:
@@ -218,12 +224,14 @@ class _Comparison:
                     entries += of_worse[:1]
             if behind:
                 entries = [*(one for one in entries if one["verdict"] != "pass"), self._missing(behind)]
-            if is_slow_batch and all(one["verdict"] == "pass" for one in entries):
+            if all(one["verdict"] == "pass" for one in entries) and is_slow_batch():
                 entries += self._beside_the_measured(sample)
             self._keep(sample, entries)
             parts = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn")]
             if parts:
                 wrong.append((-len(parts), f" {some_of(parts, 1)}", sample.subject.name))
+        if self.only:
+            return
         figures, peers = f"{group.kind}: {check.metric} of {group.nodes} nodes", group.together
         if peers is not None:
             text = units.number_text(peers.median) if check.relative_to else units.human(peers.median, check.unit or "")
