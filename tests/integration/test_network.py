@@ -183,7 +183,7 @@ def test_what_someone_else_changed_since_is_left_alone_and_reported(cabled):
     shell(cabled, "one", "echo 55 > /proc/sys/net/ipv4/tcp_fin_timeout")
     done = network(cabled, "-v", "--limit", "one", "--tags", "network_apply", network_state="restored")
     assert done.code == 0
-    assert "now 55, which is not of gpuval" in done.told, str(done)
+    assert "now 55, which gpuval did not set" in done.told, str(done)
     assert shell(cabled, "one", "cat /proc/sys/net/ipv4/tcp_fin_timeout") == "55\n"
     assert shell(cabled, "one", "cat /proc/sys/net/core/somaxconn") == was
     shell(cabled, "one", "echo 60 > /proc/sys/net/ipv4/tcp_fin_timeout")

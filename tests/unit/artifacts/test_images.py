@@ -44,7 +44,7 @@ def built(*names):
         ({"reference": "a:1", "buidl": True}, "unknown keys buidl"),
         ({"reference": "a:1", "build": True, "archive": "x.tar"}, "exclude each other"),
         ({"reference": DIGEST, "build": True}, "name a tag"),
-        ({"reference": "a:1", "id": "1234"}, "is no id"),
+        ({"reference": "a:1", "id": "1234"}, "is no image id"),
         ({"reference": "a:1", "build": True, "vendor": "voodoo"}, "must be one of nvidia, amd, gaudi, cpu"),
         ({"reference": "a:1", "build": True, "arguments": ["x"]}, "build arguments by name"),
     ],

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import sampling
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.blame import Odd, blame, both_ways
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.blame import ImplicatedNode, blame, both_ways
 
 
 def mesh(count, bad):
@@ -19,18 +19,18 @@ def test_nothing_bad_blames_no_node():
 
 @pytest.mark.parametrize("count", [3, 4, 10])
 def test_a_node_that_is_unreachable(count):
-    assert blame(mesh(count, lambda one, two: two == "b")) == ([Odd("b", "to", count - 1, count - 1)], [])
+    assert blame(mesh(count, lambda one, two: two == "b")) == ([ImplicatedNode("b", "to", count - 1, count - 1)], [])
 
 
 @pytest.mark.parametrize("count", [3, 4, 10])
 def test_a_node_that_reaches_no_other(count):
-    assert blame(mesh(count, lambda one, two: one == "b")) == ([Odd("b", "from", count - 1, count - 1)], [])
+    assert blame(mesh(count, lambda one, two: one == "b")) == ([ImplicatedNode("b", "from", count - 1, count - 1)], [])
 
 
 @pytest.mark.parametrize("count", [3, 4, 10])
 def test_a_node_that_is_cut_off(count):
     tries = 2 * (count - 1)
-    assert blame(mesh(count, lambda one, two: "b" in (one, two))) == ([Odd("b", "both", tries, tries)], [])
+    assert blame(mesh(count, lambda one, two: "b" in (one, two))) == ([ImplicatedNode("b", "both", tries, tries)], [])
 
 
 def test_a_link_is_a_link():
@@ -55,4 +55,4 @@ def test_two_bad_nodes_and_a_bad_link():
 def test_a_sampled_fleet_names_the_node_too(bad):
     peers = sampling.plan([f"node-{number:03}" for number in range(100)], {})
     tried = {(name, other): other == bad for name, others in peers.items() for other in others}
-    assert blame(tried) == ([Odd(bad, "to", 8, 8)], [])
+    assert blame(tried) == ([ImplicatedNode(bad, "to", 8, 8)], [])

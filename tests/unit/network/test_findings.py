@@ -124,6 +124,13 @@ def test_a_node_without_answers_is_named_with_what_its_peers_say():
     assert "4 of 4 node(s) reach it" in up.message and "check SSH" in up.remedy
 
 
+def test_a_node_that_had_no_time_for_its_peers_is_named():
+    (late,) = find(fleet(lambda one, two, asked: peers.LinkAnswer() if one == "b" and two in "ad" else asked))
+    assert (late.level, late.nodes) == ("fail", ("b",))
+    assert "b: 2 of 4 node(s) were not measured in time: a, d" in late.message
+    assert "network_probe_seconds" in late.remedy
+
+
 def test_when_no_node_reaches_anybody_it_is_not_a_node():
     (finding,) = find(fleet(with_(when=lambda *_: True, state="timeout")))
     assert finding.nodes == tuple(NODES)

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Run a step that works on the controller alone."""
+"""Run the step (a function named by the option `step`) of a task that needs only the controller, no node."""
 
 from ..plugin_utils.core.step_options import load_step, step_arguments, step_spec
 from ..plugin_utils.runs.action import RunAction

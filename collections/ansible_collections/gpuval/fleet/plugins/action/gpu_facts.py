@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The hardware and software of a node as facts. The module does it; what it answers is checked here."""
+"""Hardware and software of a node as Ansible facts: a module collects them on the node, this action checks them."""
 
 from ..plugin_utils.core.action import ControllerAction
 

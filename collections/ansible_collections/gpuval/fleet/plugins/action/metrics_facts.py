@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Give a play what a run measured on its hosts, from report.json; no host is contacted."""
+"""Return what a run measured on a host as Ansible facts, from the run's report.json; contacts no host."""
 
 from ..plugin_utils.core.escape import safe_name
 from ..plugin_utils.report.lookup import find_node, node_facts

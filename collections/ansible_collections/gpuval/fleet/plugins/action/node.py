@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Run a step that works on a node: its half on the controller, which asks the one on the node."""
+"""Run a step on a node: its controller half runs here and asks its node half, which Ansible runs on the node."""
 
 from .controller import ActionModule as ControllerStep
 
@@ -9,6 +9,6 @@ class ActionModule(ControllerStep):
     folder_of_steps = "node_steps"
 
     def run(self, tmp=None, task_vars=None):
-        """Take options out of `settings`, which a role renders as one template for all of them."""
+        """Merge the task's mapping `settings`, which a role renders as one template, into the task's options."""
         self._task.args |= self._task.args.pop("settings", {})
         return super().run(tmp, task_vars)

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One task on every node, as one task of the play."""
+"""Run a file with one task on every node of the play, as a single task of the play."""
 
 import time
 from contextlib import closing
@@ -21,7 +21,7 @@ MOST_NAMED = 5
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         nodes, began = list(task_vars["ansible_play_hosts"]), time.monotonic()
-        tasks = NodeTasks(self, task_vars, options["at_once"] or context.CLIARGS.get("forks") or 5)  # they wait
+        tasks = NodeTasks(self, task_vars, options["at_once"] or context.CLIARGS.get("forks") or 5)
         changed, shown_at, failed = False, began, {}
 
         def add_failure(node, message, name="", remedy=""):

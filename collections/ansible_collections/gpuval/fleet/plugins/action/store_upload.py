@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Upload the controller's files to the `store` of the roles, the embedded one included; else the module does it."""
+"""Upload files to S3. With the option `store` the controller uploads its own files, else the module the host's."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""See DOCUMENTATION."""
+"""Ansible callback that ends the console output with a run's FINAL ACCEPTANCE block."""
 
 DOCUMENTATION = r"""
 name: acceptance
@@ -34,12 +34,12 @@ MAX_REASON = 1000
 
 
 class ConsoleFile(io.FileIO):
-    """Drops what its reader does not take any more (`make status | head`).
+    """Standard output or error that drops output after the reader of its pipe has left (`make status | head`).
 
-    The error would end the thread by which Ansible's workers print, and Ansible would wait for it for ever.
+    A BrokenPipeError would end the thread that prints for Ansible's workers, and Ansible would wait for it for ever.
     """
 
-    #: Whether progress stands in the terminal's last line: whatever prints next replaces it.
+    #: Whether the terminal's last line shows progress, which the next output replaces.
     has_progress = False
 
     def write(self, data):
@@ -52,21 +52,21 @@ class ConsoleFile(io.FileIO):
             ConsoleFile.has_progress = line.startswith(b"\r") and line.endswith(b"\r")
             if not ConsoleFile.has_progress:
                 return super().write(data)
-            super().write(line[: shutil.get_terminal_size().columns + len(b"\033[K")] + b"\r")  # it may be narrower now
+            super().write(line[: shutil.get_terminal_size().columns + len(b"\033[K")] + b"\r")  # resized since?
             return len(data)
         except BrokenPipeError:
             return len(data)
 
 
 def console(stream):
-    """The stream, sent on with each line: Ansible flushes only when the next task starts."""
+    """Return standard output or error as a stream that flushes each line: Ansible flushes only between tasks."""
     stream.flush()
     buffer = io.BufferedWriter(ConsoleFile(stream.fileno(), "w", closefd=False))
     return io.TextIOWrapper(buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=True)
 
 
 def _late(module):
-    """A module of plugin_utils. gpuval.fleet.doctor has this callback too, and runs without the packages they need."""
+    """Import a module of plugin_utils. The playbook `doctor` loads this callback without the packages they need."""
     return importlib.import_module(f"ansible_collections.gpuval.fleet.plugins.plugin_utils.{module}")
 
 
@@ -82,7 +82,7 @@ class CallbackModule(CallbackBase):
         self._run = ""
         self._failure = ""
         self._over = False
-        if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):  # nothing else captures it
+        if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):  # not captured
             sys.stdout, sys.stderr = console(sys.stdout), console(sys.stderr)
 
     def v2_playbook_on_start(self, playbook):
@@ -91,7 +91,7 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_task_start(self, task, is_conditional):
         """Import a step before Ansible forks a worker for it: the workers of later steps then have its modules, too."""
         if task.resolved_action == "gpuval.fleet.controller":
-            with contextlib.suppress(Exception):  # the step itself reports it
+            with contextlib.suppress(Exception):  # the task reports the error
                 _late("core.step_options").load_step(str(task.args.get("step")))
 
     def _remember(self, result, **_ignored):
@@ -104,7 +104,7 @@ class CallbackModule(CallbackBase):
         return values
 
     def _name_interrupted(self, pid):
-        """After Ctrl-C Ansible ends without a recap."""
+        """At exit of process `pid`, display how to resume a run without a recap: Ctrl-C ends Ansible without one."""
         if not self._over and os.getpid() == pid:
             self._name_what_resumes()
 
@@ -113,7 +113,7 @@ class CallbackModule(CallbackBase):
         overview, folder = _late("runs.overview"), _late("runs.folder")
         try:
             line = overview.interrupted(folder.RunFolder(Path(self._run)))
-        except (errors.GpuvalError, OSError):  # its folder is damaged or gone
+        except (errors.GpuvalError, OSError):  # the run's folder is damaged or gone
             return
         if line:
             self._display.display(commands.pasteable(line))
@@ -122,7 +122,7 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         values = self._remember(result)
-        if not ignore_errors and "acceptance_report" not in values:  # a run that was not prepared keeps its reason
+        if not ignore_errors and "acceptance_report" not in values:  # a report does not replace the reason
             self._failure = one_line(str(values.get("msg") or ""), MAX_REASON)
 
     def v2_playbook_on_stats(self, stats):
@@ -130,7 +130,7 @@ class CallbackModule(CallbackBase):
         if not self._run and not self._report:
             return
         errors, report, state = _late("core.errors"), _late("report"), _late("runs.state")
-        if self._failure and self._run and not self._report:  # as where the controller's disk is full
+        if self._failure and self._run and not self._report:  # for example, the controller's disk is full
             self._name_what_resumes()
         if self._run:
             folder = _late("runs.folder").RunFolder(Path(self._run))

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""See DOCUMENTATION."""
+"""Ansible's console output as events, progress, warnings and failures, without lines for tasks."""
 
 DOCUMENTATION = r"""
 name: console
@@ -21,12 +21,12 @@ from ansible.plugins.callback.default import CallbackModule as Default
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.ansible_internal import task_id
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import console_line, one_line
 
-#: Of what a command printed, the last lines say why it failed.
+#: Lines of a failed command's output that are shown: its last lines name the cause.
 LAST_LINES = 3
 
 
 def if_verbose(shown):
-    """The method of Ansible's callback, with -v only."""
+    """Return a callback method that calls `shown`, a method of Ansible's default callback, with -v only."""
 
     def show(self, *arguments):
         if not self._quiet:
@@ -36,7 +36,8 @@ def if_verbose(shown):
 
 
 def if_asked(shown):
-    """A result if -v or `debug` asks for it: as Ansible shows it, or a run's message as a line."""
+    """Return a callback method that shows a task's result by `shown`, a method of Ansible's default callback, with -v.
+    Without -v it shows the message of a `debug` task that runs once, as one line."""
 
     def show(self, result):
         message, task = result.result.get("msg"), result.task
@@ -59,7 +60,7 @@ class CallbackModule(Default):
 
     def __init__(self):
         super().__init__()
-        #: Of a loop that is at work: by message the items that failed with it.
+        #: Failed items of loops that still run: `{(host, task id): {message: [item label]}}`.
         self._items = {}
 
     @property
@@ -93,7 +94,7 @@ class CallbackModule(Default):
             super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
             return
         self._handle_warnings(result.result)
-        if "acceptance_report" not in result.result:  # the final block says it
+        if "acceptance_report" not in result.result:  # the final block has the reason
             self._fail(result, "ignored" if ignore_errors else "FAILED", constants.COLOR_ERROR)
 
     def v2_runner_on_unreachable(self, result):
@@ -103,11 +104,11 @@ class CallbackModule(Default):
         self._handle_warnings(result.result)
         self._fail(result, "UNREACHABLE", constants.COLOR_UNREACHABLE)
 
-    def _fail(self, result, what, color):
+    def _fail(self, result, outcome, color):
         label = "" if result.task.run_once else f" {self.host_label(result)}"
         items = self._items.pop(_key(result), {})
         message = "; ".join(f"{text} [{', '.join(labels)}]" for text, labels in items.items()) or _message(result)
-        text = console_line(f"{what}{label}: {result.task.name or result.task.action}: {message}")
+        text = console_line(f"{outcome}{label}: {result.task.name or result.task.action}: {message}")
         self._display.display(text, color=color, stderr=self.get_option("display_failed_stderr"))
 
 
@@ -116,7 +117,7 @@ def _key(result):
 
 
 def _message(result):
-    """What failed and its cause, without Ansible's names of the steps that led there; the end of what was printed."""
+    """Return message, cause and last output lines of a failed result, without Ansible's prefixes (`Task failed: `)."""
     values = result.result
     if "censored" in values:
         return values["censored"]
@@ -134,7 +135,7 @@ def _message(result):
 
 
 def _cause(exception):
-    """The innermost error, which the message of some modules leaves out."""
+    """Return the message of the innermost error in a chain, which some modules leave out; empty without a chain."""
     event = getattr(exception, "event", None)
     while event and event.chain and event.chain.follow:
         event = event.chain.event

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What holds for every module that does not say otherwise."""
+"""Documentation that modules share: author, support of check mode and of diff mode."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Filters of the roles' defaults."""
+"""Jinja filters that the defaults of the roles use."""
 
 import functools
 
@@ -21,7 +21,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.scheduler impor
 
 
 def _filter(function):
-    """The function as a filter: its expected errors become those of a template."""
+    """Return a function as a Jinja filter, which raises ``AnsibleFilterError`` instead of ``GpuvalError``."""
 
     @functools.wraps(function)
     def checked(*arguments, **named):
@@ -37,7 +37,9 @@ def _filter(function):
 def job_workloads(
     files, skip, force, images: dict, environment: dict, together: bool = False, stays: bool = True
 ) -> dict[str, dict]:
-    """Declarations of the stages of jobs, by name: of those that nodes run by themselves, or `together`."""
+    """Return the declarations of stages of jobs by job: of single-node jobs, or with `together` of multi-node jobs.
+    `files`: of jobs; `skip`, `force`: names of steps; `environment`: variables of all stages; `stays`: whether jobs may
+    stay alive after their steps."""
     paths = [project_path(file) for file in listed(files)]
     chosen = listed(skip), listed(force)
     return stages.workloads(paths, *chosen, images, environment, together=together, stays=stays)
@@ -51,7 +53,8 @@ def published_images(sku: str) -> dict[str, dict[str, str]]:
 
 @_filter
 def scheduler_traits(placement, folders, forbidden) -> dict[str, object]:
-    """What roles and playbooks ask of a scheduler. `forbidden`: folders that no extension may lie in."""
+    """Return the scheduler's attributes that roles and playbooks read, by name. `placement` names the scheduler;
+    `folders`: of extensions; `forbidden`: folders in which no extension may be."""
     extensions.use(listed(folders), forbidden)
     scheduler = scheduler_of(placement)
     return {trait: getattr(scheduler, trait) for trait in TRAITS}

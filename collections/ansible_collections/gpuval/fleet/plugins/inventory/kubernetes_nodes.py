@@ -137,7 +137,7 @@ class InventoryModule(ClusterSource):
 
     def find(self, base, expected):
         extra = self._vars or {}
-        kubeconfig = str(extra.get("gpuval_kubeconfig", self._kubeconfig(base)))  # empty: the pod's own account
+        kubeconfig = str(extra.get("gpuval_kubeconfig", self._kubeconfig(base)))  # empty: the pod's service account
         context = str(extra.get("gpuval_kube_context", self.get_option("context")))
         with Cluster(ClusterAccess(kubeconfig, context)) as cluster:
             items, _version = cluster.list("Node", selector=self.get_option("selector"))
@@ -150,7 +150,8 @@ class InventoryModule(ClusterSource):
         return [one for one in descriptions if NODE_NAME.fullmatch(one["name"])], matching
 
     def _write_role(self, base: Path) -> str:
-        """Write the Role as `make prepare` does, which needs the nodes to begin. Returns how to grant it."""
+        """Write the Kubernetes Role that gpuval needs to a file, and return how to grant it. (`make prepare` writes it,
+        too, but only once this inventory has nodes.) `base`: folder of the inventory."""
         settings, extra = {}, self._vars or {}
         for file in sorted((base / "group_vars").glob("all.y*ml")):
             with contextlib.suppress(AnsibleError):  # encrypted, or reported by Ansible

@@ -64,7 +64,7 @@ class InventoryModule(NamedSource):
         return path.endswith(".csv") or ("," in path and is_range(path)) or super().verify_file(path)
 
     def read(self, path):
-        if "," in path:  # no file: names in which Ansible takes no ranges
+        if "," in path:  # not a file but node names with ranges, which Ansible itself would not expand
             return self.add_nodes(parse(path.replace(",", "\n"), "-i"), "ungrouped")
         file, group = Path(path).absolute(), "nodes"
         if not path.endswith(".csv"):

@@ -102,7 +102,7 @@ class InventoryModule(ClusterSource):
         except SlurmError as error:
             if "not found" not in str(error):
                 raise
-            reserved = None  # clean and report go on, and Slurm refuses jobs
+            reserved = None  # `make clean` and `make report` work without the reservation; Slurm refuses new jobs
             self.display.warning(f"Slurm has no reservation {reservation}: nodes are chosen without it")
         chosen = {
             one["name"]

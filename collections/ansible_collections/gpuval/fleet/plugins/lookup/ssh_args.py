@@ -42,7 +42,7 @@ class LookupModule(LookupBase):
 
     @staticmethod
     def _own(variables):
-        """What would have been in force without us: hostvars know nothing of the roles of a play."""
+        """Return the operator's own ssh_args: those of the host's variables, which exclude roles, else of Ansible."""
         host = variables["hostvars"][variables["inventory_hostname"]]
         if "ansible_ssh_args" in host:
             return str(host["ansible_ssh_args"])

@@ -16,8 +16,8 @@ def replace_file(
     owner: Optional[tuple[int, int]] = None,
     is_durable: bool = False,
 ) -> None:
-    """Replace a file atomically: a reader sees the old one or the new one, whole. Raises OSError, and leaves no draft.
-    The data may come in pieces. Without a `mode` it is the one that the umask leaves of 0666; `owner`: user and group.
+    """Replace a file atomically: a reader sees the old or the new content, complete. Raises OSError, leaving no draft.
+    `data` may come in pieces. `mode`: permission bits, else the umask applies to 0666; `owner`: user id and group id.
     If `is_durable`, data and directory entry are on disk on return."""
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

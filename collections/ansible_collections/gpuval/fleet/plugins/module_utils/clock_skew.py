@@ -1,4 +1,4 @@
-"""How far this node's clock is off the store's, by the Date header of an answer: for messages only."""
+"""How far this node's clock is off the store's, by the Date header of the store's answer; only for messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Optional
 from urllib.parse import urlsplit
 
 TIMEOUT_SECONDS = 3.0
-#: Smaller differences may come from the network and the header's whole seconds.
+#: Minimum difference of clocks to report: less may come from the network and the header's whole seconds.
 NOTABLE_SECONDS = 60.0
 
 
@@ -36,19 +36,19 @@ def seconds_ahead(url: str) -> Optional[float]:
         return None
 
 
-def in_words(ahead: Optional[float], whose: str = "this node's") -> str:
+def in_words(ahead_seconds: Optional[float], whose: str = "this node's") -> str:
     """Return a message for a clock that is notably off; empty for a clock that is right or unknown."""
-    if ahead is None or abs(ahead) < NOTABLE_SECONDS:
+    if ahead_seconds is None or abs(ahead_seconds) < NOTABLE_SECONDS:
         return ""
-    side = "ahead of" if ahead > 0 else "behind"
+    side = "ahead of" if ahead_seconds > 0 else "behind"
     return (
-        f"{whose} clock is {span(abs(ahead))} {side} the store's: set it "
+        f"{whose} clock is {span(abs(ahead_seconds))} {side} the store's: set it "
         "(`timedatectl set-ntp true`, or `chronyc makestep`)"
     )
 
 
 def span(seconds: float) -> str:
-    """Return a time span in words, with its two largest units."""
+    """Return a time span in its two largest units, such as `2 d 3 h`."""
     minutes = round(seconds / 60)
     days, minutes = divmod(minutes, 24 * 60)
     hours, minutes = divmod(minutes, 60)

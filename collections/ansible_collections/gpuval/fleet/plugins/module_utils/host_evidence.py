@@ -82,7 +82,7 @@ ENGINE_COMMANDS = (
     ("images", ("images", "--no-trunc", "--digests")),
 )
 
-#: Files: name in the archive, path.
+#: Files of the node that are gathered: name in the archive, path on the node.
 FILES = (
     ("system/os-release.txt", "/etc/os-release"),
     ("system/meminfo.txt", "/proc/meminfo"),
@@ -107,7 +107,7 @@ RUN_FILES = ("state.json", "plan.json", "runner.log", "uploaded.json", "undo/*.j
 
 @dataclass
 class Part:
-    """One file of the archive. `note` says why the file is missing or cut."""
+    """One file of the evidence archive. `note`: why the file is missing or cut."""
 
     name: str
     data: bytes = b""
@@ -115,8 +115,8 @@ class Part:
 
 
 def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=False):
-    """Return the archive as bytes, and by name the reason why a part is missing or cut. `directory` is a run's folder
-    on this node, None without a run; `unit` its systemd unit."""
+    """Return a tar.gz of evidence as bytes, and the reasons why files are missing or cut, by name. `directory`: a run's
+    folder on this node, None without a run; `unit`: its systemd unit; `bug_report`: make NVIDIA's, which is large."""
     deadline = time.monotonic() + seconds
     redact = SecretRedactor(secrets_of_run(directory) if directory else ())
     folder = Path(directory) if directory else None
@@ -143,8 +143,8 @@ def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=Fa
 
 
 def pack_parts(parts, redact, limit_bytes, late_commands=0, packed_at=0.0):
-    """Return a tar.gz of at most `limit_bytes` with the redacted parts in order, and the notes by name. `packed_at`:
-    time of its files, in seconds since 1970."""
+    """Return a tar.gz of at most `limit_bytes` with the parts in order, redacted by `redact`, and the notes by name.
+    `packed_at`: time of its files, in seconds since 1970."""
     notes, chosen, used = {}, [], 4096
     if late_commands:
         notes["deadline"] = f"{late_commands} of the commands were not done in time"
@@ -174,7 +174,7 @@ def pack_parts(parts, redact, limit_bytes, late_commands=0, packed_at=0.0):
 
 
 def _work_off(jobs, deadline):
-    """Run the jobs in parallel and return their parts in order; a job that is late at the deadline is left behind."""
+    """Run jobs in parallel until `deadline` (monotonic). Return their parts in order, and the number of late jobs."""
 
     def run(number, job):
         seconds = deadline - time.monotonic()
@@ -190,8 +190,8 @@ def _work_off(jobs, deadline):
     return [part for parts in done.values() for part in parts], len(jobs) - len(done)
 
 
-def _run_command(name, limit, command, seconds):
-    outcome = toolbox()(command[0], *command[1:], timeout=min(limit, seconds))
+def _run_command(name, limit_seconds, command, seconds):
+    outcome = toolbox()(command[0], *command[1:], timeout=min(limit_seconds, seconds))
     if outcome.missing:
         return []
     data = (outcome.stdout + outcome.stderr).encode("utf-8", "replace")
@@ -217,7 +217,7 @@ def _list_run(directory, _seconds):
 
 
 def _listed(path, directory):
-    """Return a line on a file as of `ls -l`; None for a file that has vanished."""
+    """Return a line on a file as `ls -l` prints it; None for a file that has vanished."""
     try:
         status = path.lstat()
     except OSError:
@@ -226,7 +226,7 @@ def _listed(path, directory):
     return f"{stat.filemode(status.st_mode)} {status.st_size:>12} {when} {path.relative_to(directory).as_posix()}\n"
 
 
-def _read(name, path, limit):
+def _read(name, path, limit_bytes):
     """Return the end of a regular file as a part; a link is not followed, since it may lead outside the run."""
     try:
         handle = os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -234,16 +234,16 @@ def _read(name, path, limit):
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
                 return Part(name, note="is no regular file")
-            skipped = max(0, status.st_size - limit)
+            skipped = max(0, status.st_size - limit_bytes)
             stream.seek(skipped)
-            data = stream.read(limit)
+            data = stream.read(limit_bytes)
     except OSError as error:
         return Part(name, note=f"cannot be read: {error.strerror or error}")
     return Part(name, data, f"its first {skipped} bytes are left out" if skipped else "")
 
 
 def _describe_containers(engine, run_id, seconds):
-    """Return state and output of the run's existing containers as parts."""
+    """Return state and output of a run's existing containers as parts. `engine`: docker or podman."""
     deadline, run = time.monotonic() + seconds, toolbox()
     label = f"--filter=label={LABEL_RUN}={run_id}"
     listing = run(engine, "ps", "--all", "--quiet", "--no-trunc", label, timeout=min(COMMAND_SECONDS, seconds))
@@ -266,7 +266,7 @@ def _describe_containers(engine, run_id, seconds):
 
 
 def shown_container(text):
-    """Return the permitted fields of the output of `inspect`, as JSON bytes."""
+    """Return what an engine's `inspect` prints of a container, without environment and command, as JSON bytes."""
     try:
         described = json.loads(text)[0]
         shown = {key: described.get(key) for key in CONTAINER_STATE}
@@ -278,12 +278,12 @@ def shown_container(text):
     return json.dumps(shown, indent=1).encode()
 
 
-def _bug_report(left):
+def _bug_report(seconds):
     """Return NVIDIA's bug report as a part; it is large and slow, so it is made only on request."""
     with tempfile.TemporaryDirectory(prefix="gpuval-bug-report-") as folder:
         target = f"{folder}/nvidia-bug-report.log"
         arguments = ("--safe-mode", "--extra-system-data", "--output-file", target)
-        outcome = toolbox()("nvidia-bug-report.sh", *arguments, timeout=min(BUG_REPORT_SECONDS, left))
+        outcome = toolbox()("nvidia-bug-report.sh", *arguments, timeout=min(BUG_REPORT_SECONDS, seconds))
         if outcome.missing:
             return [Part("gpu/nvidia-bug-report.log", note="nvidia-bug-report.sh is not installed")]
         for path in (Path(target + ".gz"), Path(target)):
@@ -298,11 +298,11 @@ def _bug_report(left):
         return [Part("gpu/nvidia-bug-report.log", note=outcome.complaint)]
 
 
-def _fit(data, limit):
+def _fit(data, limit_bytes):
     """Return data, or the part of its end that fits when compressed, and a note on the part that was cut."""
     size = len(data)
-    while data and (packed := len(zlib.compress(data, 6)) + PACKED_BYTES) > limit:
-        if limit < 2048:
+    while data and (packed := len(zlib.compress(data, 6)) + PACKED_BYTES) > limit_bytes:
+        if limit_bytes < 2048:
             return b"", "left out: the archive is full"
-        data = data[len(data) - int(len(data) * min(0.9, 0.9 * limit / packed)) :]
+        data = data[len(data) - int(len(data) * min(0.9, 0.9 * limit_bytes / packed)) :]
     return data, f"its first {size - len(data)} bytes are left out: the archive is full" if len(data) < size else ""

@@ -18,11 +18,11 @@ _SAVE_IT = "save it with docker save, or podman save --format docker-archive"
 
 
 class ArchiveError(Exception):
-    """The archive cannot be made or used; the message says what to do."""
+    """An archive of container images cannot be made or used; the message says what to do."""
 
 
 def extract(archive, folder):
-    """Extract an archive that the controller wrote."""
+    """Extract a tar archive that the controller wrote into a folder."""
     safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # older Pythons have no filter
     with tarfile.open(archive) as tar:
         tar.extractall(folder, **safely)  # noqa: S202 - the controller wrote the archive

@@ -37,7 +37,7 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """An image in the engine's storage; `digests` are of its manifest in registries, empty for an image built here."""
+    """An image in an engine's storage. `digests`: of its manifest in registries, empty for an image built here."""
 
     id: str
     labels: dict
@@ -78,15 +78,16 @@ class Builder:
             named = () if CONTEXT_LABEL in labels else image.get("RepoDigests") or ()
             return BuiltImage(identity, dict(labels), tuple(name.rpartition("@")[2] for name in named if "@" in name))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise BuildError(f"{self.command} gives no account of {reference}: {error}") from error
+            raise BuildError(f"{self.command} image inspect prints no usable JSON on {reference}: {error}") from error
 
     @staticmethod
-    def outdated(here, base_here, digest, built_base):
-        """Whether a build is needed: the image, or its archive, was made from another context or base."""
-        base_id = base_here.id if base_here else ""
-        if here is None:  # removed from this machine, but the store has its archive
+    def outdated(image, base_image, digest, built_base):
+        """Whether a build is needed: the image, or its archive, was made from another context than that of `digest`, or
+        on another base. `built_base`: image id of the base of the archive in the store; empty without an archive."""
+        base_id = base_image.id if base_image else ""
+        if image is None:  # removed from this machine, but the store has its archive
             return not built_base or base_id not in ("", built_base)
-        return here.labels.get(CONTEXT_LABEL) != digest or base_id not in ("", here.labels.get(BASE_LABEL))
+        return image.labels.get(CONTEXT_LABEL) != digest or base_id not in ("", image.labels.get(BASE_LABEL))
 
     def pull(self, reference):
         """Pull an image from its registry."""
@@ -112,17 +113,18 @@ class Builder:
         return digest[0]
 
     def build(self, context, dockerfile, reference, base, arguments, digest, log="", base_digest="", no_cache=False):
-        """Build an image from an archive of files, `context`, on a base of `base_digest`. Returns image and base."""
+        """Build image `reference` on image `base` from the tar archive `context`; its `digest` becomes a label. A base
+        with another digest than `base_digest`, unless that is empty, is an error. Returns the image and its base."""
         if self.image(base) is None:
             self.pull(base)
-        base_here = self.image(base)
-        if base_digest and base_here.digests and base_digest not in base_here.digests:
+        base_image = self.image(base)
+        if base_digest and base_image.digests and base_digest not in base_image.digests:
             raise BuildError(
-                f"{base} has moved: it is {base_here.digest} now, and was {base_digest} when {reference} was built. "
+                f"{base} has moved: it is {base_image.digest} now, and was {base_digest} when {reference} was built. "
                 "See why; then set container_image_new_base: true, or name the base with @sha256:..."
             )
-        labels = {CONTEXT_LABEL: digest, BASE_LABEL: base_here.id}
-        labels |= {BASE_DIGEST_LABEL: base_here.digest} if base_here.digest else {}
+        labels = {CONTEXT_LABEL: digest, BASE_LABEL: base_image.id}
+        labels |= {BASE_DIGEST_LABEL: base_image.digest} if base_image.digest else {}
         with tempfile.TemporaryDirectory(prefix="gpuval-build-", dir=Path(context).parent) as folder:
             extract(context, folder)
             command = [self.command, "build", "--file", str(Path(folder) / dockerfile), "--tag", reference]
@@ -135,7 +137,7 @@ class Builder:
             Path(log).write_text(done.stdout, encoding="utf-8")
         if done.returncode != 0:
             raise BuildError(f"{self.command} cannot build {reference}: {_end(done.stdout, 1500)}")
-        return self.image(reference), base_here
+        return self.image(reference), base_image
 
     def listing(self, reference):
         """Return the packages in an image, as its dpkg and Pythons list them; empty for an image without a shell."""

@@ -21,7 +21,7 @@ from .hardware.tree import read_text
 #: Seconds after which a runner command counts as hung.
 RUNNER_SECONDS = 120
 
-#: Seconds that a launch or a clean waits for others on the same machine.
+#: Seconds that a launch or a clean waits for other launches and cleans on the same machine.
 ONE_AT_ONCE_SECONDS = 120
 MAKE_TRIES = 100
 MOST_OF_HOLDER = 300
@@ -115,7 +115,7 @@ def check_private(path):
 
 
 def run_folders(base, run_id=""):
-    """Return the folders base/run/node of one run or of all runs, if files in them prove that they are a run's."""
+    """Yield the folders base/run/node of one run or of all runs, if files in them prove that they are a run's."""
     for parent in [base / run_id] if run_id else sorted(base.iterdir()):
         if parent.is_symlink() or not parent.is_dir() or not os.access(parent, os.R_OK | os.X_OK):
             continue
@@ -131,7 +131,7 @@ def run_folders(base, run_id=""):
 
 
 def runs_at_work(base, but):
-    """Return by id, with start and owner if known, the runs other than `but` whose runner works on this node now (holds
+    """Return `{run id: text on start and owner}` for runs other than `but` whose runner works on this node now (holds
     the lock of its folder)."""
     holders = {}
     for path in run_folders(base):
@@ -202,7 +202,7 @@ def one_at_once(base, seconds=ONE_AT_ONCE_SECONDS):
 
 
 def take_lock(descriptor: int, deadline: float) -> bool:
-    """Lock an open file or folder until it is closed; False if that fails until the deadline (monotonic clock)."""
+    """Lock an open file or folder until it is closed; False if others hold it until the deadline (monotonic clock)."""
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -38,13 +38,13 @@ from .node_directory import (
     write_private,
 )
 
-#: Begins the line of standard output with the answer: a login may print other lines.
+#: Start of the line of standard output that has the launch's answer: a login may print other lines.
 ANSWER = "gpuval-launch: "
 #: Time limit of the whole launch on the node; the runner itself answers within seconds. Shorter than the controller's
 #: run_launch_seconds, which includes the connection: otherwise the node's message about what hangs would be lost.
 LAUNCH_SECONDS = 140
 OLDEST_PYTHON = (3, 9)
-#: Exit code of a job whose node refused the plan.
+#: Exit code of a scheduler's job whose node refused the plan.
 REFUSED = 96
 JOB_FETCH_BYTES = 1 << 20
 MOST_NAMED = 8
@@ -74,7 +74,8 @@ NO_SPACE = (
 
 
 def place(parameters, runner, workloads):
-    """Write the run's files on the node: plan, store file, `runner` and `workloads`. Returns the run's folder."""
+    """Write a run's files on the node: plan, store file, and the zip files `runner` and `workloads` (bytes). Returns
+    the run's folder. `parameters`: of a launch, as `main` reads them."""
     plan = parameters["plan"]
     directory = base_directory(parameters["directory"]) / plan["run_id"] / plan["node"]
     for folder in (directory.parents[1], directory.parent, directory):
@@ -121,7 +122,7 @@ def runner_in(directory):
 
 
 def attempt_of(document):
-    """The attempt of a plan or record on the node, 0 without one: a stage may have changed the file."""
+    """Return the attempt in a plan or record on the node, 0 if it names none: a stage may have changed the file."""
     attempt = document.get("attempt")
     return attempt if isinstance(attempt, int) else 0
 
@@ -161,9 +162,9 @@ def lacking(parameters):
         return {}
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - a launch without trials must not import it
 
-    until = time.monotonic() + TRIAL_SECONDS
+    deadline = time.monotonic() + TRIAL_SECONDS
     with ThreadPoolExecutor(TRIALS_AT_ONCE) as pool:
-        lacks = pool.map(lambda trial: _lacks_of(trial, python, until), trials)
+        lacks = pool.map(lambda trial: _lacks_of(trial, python, deadline), trials)
     stages_of = {}
     for what, stages in chain.from_iterable(lacks):
         stages_of.setdefault(what, []).extend(stages)
@@ -175,26 +176,26 @@ def lacking(parameters):
     return {"class": "no_package", "lacking_stages": names, "message": LACKING.format(lacks=text)}
 
 
-def _lacks_of(trial, python, until):
+def _lacks_of(trial, python, deadline):
     """Try on the node what the stages need. Return what is missing: texts, each of which names the stages that need it.
     Files that the trial writes are removed."""
     folder = tempfile.mkdtemp(prefix="gpuval-trial-")
     try:
         mirror(Path("~").expanduser(), Path(folder, "home"), MIRRORED_LEVELS)
-        return _lacks_in(folder, trial["needs"], python if trial["in_python"] else sys.executable, trial, until)
+        return _lacks_in(folder, trial["needs"], python if trial["in_python"] else sys.executable, trial, deadline)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _lacks_in(folder, needs, python, trial, until):
-    """Return the answer of a trial with `folder` as working directory and its `home` as HOME."""
+def _lacks_in(folder, needs, python, trial, deadline):
+    """Return what `_lacks_of` does, from a trial with `folder` as working directory and `home` in it as HOME."""
     source = requirement_trial.__loader__.get_source(requirement_trial.__name__)
     private = {"HOME": f"{folder}/home", "TMPDIR": folder, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
             [python, "-c", source, json.dumps(needs)],
             env={**inherited(os.environ), **private, **trial["environment"]}, cwd=folder,
-            capture_output=True, text=True, timeout=max(1, until - time.monotonic()), check=False,
+            capture_output=True, text=True, timeout=max(1, deadline - time.monotonic()), check=False,
         )  # fmt: skip
         reasons = json.loads(done.stdout.rstrip().rpartition("\n")[2]) if done.returncode == 0 else []
     except OSError as error:

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from .hardware.tools import run_bounded
 from .requirement_trial import start_problem
 
-#: The packages, each with the command that shows that it works.
+#: System packages that stages need, each with the command that shows that it works.
 TRIALS = {"fio": "fio --version", "perftest": "ib_write_bw --version"}
-#: Without network apt-get gives up soon; it waits for another one, since a new node updates itself.
+#: Options with which apt-get gives up soon without network, and waits for another apt-get: a new node updates itself.
 _PATIENCE = " -o Acquire::Retries=0 -o Acquire::http::Timeout=20 -o DPkg::Lock::Timeout=120"
-#: Commands by package manager; a list of packages that is out of date may still have them.
+#: Commands that install packages, by package manager; a list of packages that is out of date may still have them.
 COMMANDS = {
     "apt-get": f"apt-get{_PATIENCE} -q update; apt-get{_PATIENCE} -q -y --no-install-recommends install",
     "dnf": "dnf -y install",
     "zypper": "zypper --non-interactive install",
 }
-#: Package managers ask no question and restart no service of the node.
+#: Environment variables with which package managers ask no question and restart no service of the node.
 SETTINGS = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
 INSTALL_SECONDS = 600
 UNKNOWN = "neither apt-get, dnf nor zypper is on the node: install them as the site does"

@@ -1,4 +1,4 @@
-"""Processes as the kernel shows and keeps them. Also packed into the runner and the workloads."""
+"""Reads processes from /proc, and changes how the kernel treats this one. Also packed into runner and workloads."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def adopt_orphans() -> None:
 
 
 def process_control(option: int, value: int = 1) -> None:
-    """Call prctl(2), where there is one."""
+    """Call prctl(2), if this system has it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 

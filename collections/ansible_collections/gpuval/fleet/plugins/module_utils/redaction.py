@@ -52,8 +52,8 @@ _PATTERNS = (
     (re.compile("(" + _NAMES + r"[\"']?\s{0,8}[=:]\s{0,8})([\"'])(?:(?!\2)[^\n]){0,4096}\2", re.I), r"\1\2***\2"),
     (re.compile("(" + _NAMES + r"\s{0,8}[=:]\s{0,8})[^\s,;&{}\[\]\"'*][^\s,;&{}\"']{0,4096}", re.I), r"\1***"),
 )
-#: Texts, in lower case, of which each match of a pattern has one near its start: only lines around these are searched.
-#: One expression for each, since a fixed start is found ten times as fast as an alternative.
+#: Each match of a pattern has one of these texts, in lower case, near its start: only lines around them are searched.
+#: Each has an expression of its own, since a fixed start is found ten times as fast as an alternative.
 _TRIGGERS = (
     *map(re.compile, ("://", "authorization", "bearer", "akia", "asia", "hf_", "gh[pousr]_")),
     *(
@@ -61,7 +61,7 @@ _TRIGGERS = (
         for name in ("pass(?:word|wd|phrase)", "secret", "key(?:_?id)?", "token", "credentials?", "signature", "cookie")
     ),
 )
-#: Characters between a trigger and the value, which may be on the next line.
+#: Maximum characters between a word such as `password` and its value, which may be on the next line.
 _GAP = 20
 _SIGNATURE = re.compile(r"X-Amz-(?:Signature|Credential|Security-Token)=([^&\s\"'<>]{8,})", re.I)
 #: Parts of a signature's value; the first is the signature or the key's id, and dates are shorter.
@@ -170,7 +170,7 @@ class SecretMatcher:
         return b"".join(parts)
 
     def end(self) -> bytes:
-        """What is left at the end of the stream."""
+        """Return the redacted data that was held back until the end of the stream."""
         tail, self._held = self._held, b""
         return self.whole(tail)
 
@@ -187,7 +187,7 @@ class SecretMatcher:
 
 
 class VisibleStream:
-    """Removes from a stream what no reader sees; holds back a line from its first escape on."""
+    """Removes from a stream what a terminal does not show, as escape sequences; holds back a line from its first."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -258,7 +258,7 @@ class SecretRedactor:
         return self._as_read.feed(self._visible.feed(self._as_printed.feed(data))) if self._has_known else data
 
     def end(self) -> bytes:
-        """What is left at the end of the stream."""
+        """Return the redacted data that was held back until the end of the stream."""
         tail = self._visible.feed(self._as_printed.end(), final=True)
         return self._as_read.feed(tail) + self._as_read.end() if self._has_known else b""
 

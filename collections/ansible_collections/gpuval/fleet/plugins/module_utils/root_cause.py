@@ -52,15 +52,15 @@ HEAD_BYTES, TAIL_BYTES = 1 << 20, 3 << 20
 MAX_FAILURES = 256
 MAX_SHAPES = 20_000
 MAX_STREAMS = 4096
-#: Maximum lines that are compared with the data, beside lines of exceptions.
+#: Maximum lines of a log that are compared with the known failures, beside lines of exceptions.
 MAX_COMPARED = 40_000
 #: Lines of progress after an error which show that the program survived the error.
 SURVIVED = 20
 #: Weights of a line, from that which explains a failure best.
 WEIGHTS = ("first", "error", "hint", "weak", "effect", "summary", "guess", "echo")
 FIRST, ERROR, HINT, WEAK, EFFECT, SUMMARY, GUESS, ECHO = WEIGHTS
-#: Weights in the data: no failure; a launcher's report of a process, whose exit code gives the weight; a launcher's
-#: report that it ends the other processes.
+#: Further weights in root_causes.json: no failure; a launcher's report of a process, whose exit code gives the weight;
+#: a launcher's report that it ends the other processes.
 NONE, EXIT, STOP = "none", "exit", "stop"
 
 _CLASS = re.compile(r"[a-z][a-z0-9_]{0,47}")
@@ -97,9 +97,9 @@ _STEP = "== step "
 
 
 class CausePatterns:
-    """The compiled data. Each line of a failure contains one of `words`. `prefix` matches what stands before a line's
-    text, `guess` unknown lines that sound like a failure. `exceptions` has the failure classes of exceptions whose text
-    matches no line; `handled` are exceptions that programs expect and handle."""
+    """The compiled root_causes.json. Each line of a failure contains one of `words`. `prefix` matches what precedes a
+    line's text, `guess` unknown lines that sound like a failure. `exceptions` has the failure classes of exceptions
+    whose text matches no line; `handled` are exceptions that programs expect and handle."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.words: tuple[str, ...] = tuple(document["words"])
@@ -108,7 +108,7 @@ class CausePatterns:
         self.exceptions = {kind: name for name, kinds in document["exceptions"].items() for kind in kinds}
         self.handled = frozenset(document["handled"])
         self._lines: list[tuple[re.Pattern[str], str, str]] = []
-        #: By text part, the lines of the data that need it: a text has few parts, and a part few lines.
+        #: Indices of known lines by a text that they contain: a log line has few of the texts, and a text few lines.
         self._by_part: dict[str, list[int]] = {}
         for group in document["lines"]:
             for line in group["lines"]:
@@ -118,7 +118,7 @@ class CausePatterns:
                 self._lines.append((pattern, group["weight"], group.get("class", UNPROVEN)))
 
     def look_up(self, text: str) -> tuple[Optional[re.Match[str]], str, str]:
-        """Return a text's match with the first fitting line of the data, and that line's weight and failure class."""
+        """Return the match of a log line's text with the first known line that fits, its weight and failure class."""
         for index in sorted({index for part, indices in self._by_part.items() if part in text for index in indices}):
             pattern, weight, name = self._lines[index]
             match = pattern.search(text)
@@ -128,7 +128,7 @@ class CausePatterns:
 
 
 def data() -> dict[str, Any]:
-    """Return the data on lines of known failures (root_causes.json)."""
+    """Return root_causes.json, which describes the log lines of known failures."""
     loader: Any = __spec__.loader  # the runner is a zip file
     document: dict[str, Any] = json.loads(loader.get_data(str(Path(__file__).with_name("root_causes.json"))))
     return document
@@ -140,7 +140,7 @@ def patterns() -> CausePatterns:
 
 
 def _compile_line(line: str) -> tuple[list[str], re.Pattern[str]]:
-    """Return the regular expression of a line of root_causes.json, after texts of which every match contains one."""
+    """Return texts of which each match contains one, and the regular expression, of a line of root_causes.json."""
     begins, ends = line.startswith("^"), line.endswith("$")
     pieces = _PLACE.split(line[begins : len(line) - ends])
     choices = [[piece] for piece in pieces[::2]]
@@ -166,7 +166,7 @@ class LineHead:
     local: Optional[int] = None
     task: Optional[int] = None
     level: str = ""
-    #: The form of the time, and the time.
+    #: Format of the time (a group's name in `prefix`), and the time as text, which sorts within that format.
     stamp: tuple[str, str] = ("", "")
 
 
@@ -586,7 +586,7 @@ class _CauseReader:
 
 
 def _of_exit_code(code: int, local: Optional[str], text: str) -> tuple[str, str, int]:
-    """Return weight, text and position in the text, for a launcher's report that a process exited with `code`."""
+    """Return weight, text, and where the text begins if cut, for a launcher's report of a process's exit code."""
     number = -code if code < 0 else code - 128
     name = f"Signal {number} ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
     weight = ECHO if number == signal.SIGTERM else HINT if name else SUMMARY

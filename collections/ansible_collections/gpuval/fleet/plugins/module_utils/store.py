@@ -41,7 +41,7 @@ CLIENT_ERRORS = (BotoCoreError, ClientError, Boto3Error, HTTPError)
 
 #: AWS signature version 4 allows at most seven days.
 MAX_SIGNED_SECONDS = 7 * 24 * 3600
-#: A body is read in pieces. One that takes longer than the timeout and is slower than this speed counts as no answer.
+#: An answer's body is read in pieces. If it takes longer than the timeout and is slower than this, it counts as none.
 PIECE_BYTES, MIN_BYTES_PER_SECOND = 1 << 14, 1 << 12
 #: S3's code of a request whose time is too far from the store's.
 SKEWED = "RequestTimeTooSkewed"
@@ -96,7 +96,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class Entry:
-    """One object of a listing; `size` in bytes."""
+    """One object in a listing of the store. `size` in bytes, `modified` by the store's clock."""
 
     key: str
     etag: str
@@ -105,7 +105,7 @@ class Entry:
 
     @property
     def stamp(self) -> str:
-        """A text that changes whenever the object is written. Some services give no ETag; times are in milliseconds."""
+        """Text that changes whenever the object is written. Some services give no ETag; times are in milliseconds."""
         return f"{self.etag} {self.size} {self.modified.isoformat()}"
 
 
@@ -166,13 +166,13 @@ class Store:
         body = SimpleNamespace(stream=lambda: iter([data]))  # the data, in the form that botocore reads
         return AWSResponse(answer.url, answer.status_code, answer.headers, body)
 
-    def _read(self, body: Any, limit: float = inf) -> bytes:
-        """Return the first `limit` bytes of an answer's body. Raises StoreError for a body that stalls."""
+    def _read(self, body: Any, limit_bytes: float = inf) -> bytes:
+        """Return the first `limit_bytes` of an answer's body. Raises StoreError for a body that stalls."""
         stream, data = body._raw_stream, bytearray()
         stream.read = getattr(stream, "read1", stream.read)  # urllib3's read waits for all; read1 is of version 2
         began = monotonic()
         try:
-            while piece := body.read(int(min(PIECE_BYTES, limit - len(data)))):  # reading the end checks the length
+            while piece := body.read(int(min(PIECE_BYTES, limit_bytes - len(data)))):  # the end checks the length
                 data += piece
                 if monotonic() - began > self._timeout + len(data) / MIN_BYTES_PER_SECOND:
                     raise StoreError(f"the store sends fewer than {MIN_BYTES_PER_SECOND} bytes per second")
@@ -302,7 +302,7 @@ def _entries(page: dict[str, Any]) -> Entries:
 
 
 def _moment(text: Any) -> datetime:
-    """Return the time in an answer. botocore's parser for any form of time would take half of a listing's time."""
+    """Parse a time in the store's answer. botocore's parser of any form of time would take half of a listing's time."""
     try:
         if text.endswith("Z"):
             return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
@@ -314,7 +314,7 @@ def _moment(text: Any) -> datetime:
 
 
 def _skew_in(answer: dict[str, Any]) -> str:
-    """Return by how much the clocks differ, for a request that was refused because of its time; else an empty text."""
+    """Return a message on the clocks of controller and store, from the answer to a request refused for its time."""
     moment = _date(answer)
     if moment is None:
         return f"the clocks of this controller and of the store differ ({SKEWED})"

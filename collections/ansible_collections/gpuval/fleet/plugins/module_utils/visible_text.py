@@ -22,7 +22,7 @@ _SPACES = re.compile(r"\s+")
 
 
 def visible(text: str) -> str:
-    """Return text without terminal escapes, control, invisible and bidirectional characters; line ends, tabs stay."""
+    """Return text without terminal escapes and control, invisible or bidirectional characters; line ends, tabs stay."""
     if not _SUSPECT.search(text):
         return text
     text = _ANSI.sub("", text)

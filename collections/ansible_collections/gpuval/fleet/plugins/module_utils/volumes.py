@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 from .hardware.tools import run_bounded
 from .hardware.tree import plain_mount
 
-#: Variable with the volumes of a pod that are not the node's own, as JSON: their names by folder.
+#: Environment variable with a pod's volumes that are not the node's own, as JSON: their names by folder.
 VOLUMES_VARIABLE = "GPUVAL_VOLUMES"
 MOUNTS = Path("/proc/self/mountinfo")
 SLOW, FAULT = "volume_slow", "volume_fault"
@@ -55,7 +55,7 @@ class MountedVolume:
     is_mounted_read_only: bool
 
     def fault_in(self, text: str) -> str:
-        """The failure class of an error on this volume; empty for an unknown error, and if it can be the node's."""
+        """Return the failure class of an error `text` on this volume; empty if unknown, or if the node can cause it."""
         text = text.lower()
         fault = next((name for signs, name in FAULTS if any(sign in text for sign in signs)), "")
         is_known = self.of_site or (fault == "volume_read_only" and self.is_mounted_read_only)
@@ -63,7 +63,7 @@ class MountedVolume:
 
 
 class Mount(NamedTuple):
-    """A line of a process's list of mounts. ``super_options``: options of the file system itself."""
+    """A mounted file system, from a process's mountinfo. ``super_options``: options of the file system itself."""
 
     folder: str
     options: str
@@ -77,7 +77,7 @@ class Mount(NamedTuple):
 
 
 def volume_of(folder: Path, mounts: Path = MOUNTS) -> MountedVolume:
-    """The file system of a folder, by the mounts of this process."""
+    """Return the file system of a folder, by the mounts of this process."""
     return _volume_of_path(str(folder.resolve()) + "/", mounts)
 
 

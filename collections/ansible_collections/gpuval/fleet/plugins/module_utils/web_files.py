@@ -19,7 +19,8 @@ PIECE_BYTES = 1 << 20
 
 
 def find_file(page: str, name: str) -> str:
-    """Return the URL of the file that matches `name` on a package's page of an index (PEP 503). Raises NodeError."""
+    """Return the URL of the file that matches the pattern `name`, from `page`, the URL of a package in an index (PEP
+    503). Raises NodeError."""
     shown = _without_login(page)[0]
     try:
         with _open(page) as answer:
@@ -34,8 +35,8 @@ def find_file(page: str, name: str) -> str:
 
 
 def download(url: str, path: Path, until: float, authority: str = "") -> None:
-    """Download into a file until a moment of the monotonic clock. `authority`: the server's certificate. Raises
-    NodeError."""
+    """Download a URL into a file, at latest `until` (monotonic). `authority`: certificate (PEM) of the server's CA.
+    Raises NodeError."""
     try:
         with _open(url, authority) as answer, path.open("wb") as stream:
             while piece := answer.read1(PIECE_BYTES):

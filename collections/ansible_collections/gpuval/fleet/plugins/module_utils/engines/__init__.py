@@ -25,14 +25,14 @@ def engine_types() -> dict[str, type[ContainerEngine]]:
 
 
 def facts(tree: Tree, run: Run) -> dict[str, Any]:
-    """Return the facts on containers: installed engines (None when absent), and what gives their containers GPUs."""
+    """Return the facts on containers: the node's engines (None if not installed), and what gives GPUs to containers."""
     return {
         **{name: engine(name, run=run).installed() for name, engine in engine_types().items()},
         "containerd": version_of(run, "containerd", "--version"),
         "nvidia_container_toolkit": version_of(run, "nvidia-ctk", "--version"),
         "cdi_specs": [
             f"/{directory}/{name}"
-            for directory in CDI_DIRECTORIES[:2]  # the third is another name of the second
+            for directory in CDI_DIRECTORIES[:2]  # /run/cdi and /var/run/cdi are one folder
             for name in tree.entries(f"/{directory}")
             if name.endswith((".json", ".yaml", ".yml"))
         ],

@@ -20,7 +20,7 @@ PROBE_SECONDS = 30.0
 #: Arguments that kill and remove containers with their anonymous volumes.
 REMOVE = ("rm", "--force", "--volumes")
 NEVER_STARTED = "0001-01-01"
-#: States of a container that has not ended. Podman sets `Running` only in the first.
+#: States of a container that has not ended. Podman sets `Running` only in the state `running`.
 UNDER_WAY = ("running", "paused", "stopping", "restarting")
 _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?[\w.+~-]*)")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le"}
@@ -31,8 +31,8 @@ PRESENT = {
     "gaudi": ("dev/accel/accel[0-9]*", "dev/hl[0-9]*"),
     "amd": ("dev/kfd",),
 }
-#: Devices for RDMA, and the IMEX channels without which a GPU cannot share memory over NVLink between nodes: toolkits
-#: do not give these with the GPUs. An engine refuses a folder without devices.
+#: Devices for RDMA, and the IMEX channels without which a GPU cannot share memory over NVLink between nodes: container
+#: toolkits do not add these to the GPUs. An engine refuses a folder without devices.
 BETWEEN_NODES = {
     "infiniband": "dev/infiniband",
     "gdrdrv": "dev/gdrdrv",
@@ -63,7 +63,7 @@ def labels(run_id: str, node: str, stage: str = "") -> dict[str, str]:
 
 @dataclass(frozen=True)
 class DeviceAccess:
-    """How a container gets the accelerators: arguments of the engine, variables; `problem` says why it does not."""
+    """How a container gets accelerators: the engine's arguments, environment variables. `problem`: why it gets none."""
 
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
@@ -72,7 +72,7 @@ class DeviceAccess:
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What an engine reports about itself."""
+    """What a container engine reports about itself (`docker info`). `storage`: its folder on the node."""
 
     version: str = ""
     rootless: bool = False
@@ -96,7 +96,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class LocalImage:
-    """An image in the engine's storage."""
+    """A container image in the local storage of an engine."""
 
     id: str
     architecture: str
@@ -125,7 +125,7 @@ class ContainerEngine:
 
     @classmethod
     def parse_info(cls, info: Mapping[str, Any]) -> Optional[EngineFacts]:
-        """Return the facts in an engine's ``info``; None when it is another engine's or empty."""
+        """Return the facts in the JSON of the engine's command ``info``; None if another engine printed it, or none."""
         return None
 
     def installed(self) -> Any:
@@ -258,7 +258,7 @@ def version_of(run: Run, tool: str, argument: str) -> Optional[str]:
 
 
 def parse_ending(state: Mapping[str, Any]) -> Ending:
-    """Return the ending in the state that ``inspect`` of a container prints."""
+    """Return how a container ended, from the object `State` that the engine's ``inspect`` prints."""
     began = str(state.get("StartedAt") or NEVER_STARTED)
     started = not began.startswith(NEVER_STARTED)
     code = state.get("ExitCode")

@@ -95,7 +95,8 @@ def parse_amd_smi(static: Any, listing: Any, metric: Any, version: Any = None) -
 
 
 def xgmi_errors(value: Any) -> Optional[dict[str, int]]:
-    """Return the count of XGMI errors, by a number as text or by a state in words: releases differ."""
+    """Return `{"xgmi": errors}` from amd-smi's value: by release an object, a number as text or a state in words. None
+    if the value shows neither errors nor their absence."""
     if isinstance(value, dict):
         counts = [count for key, count in value.items() if "err" in str(key) and isinstance(count, int)]
         return {"xgmi": sum(counts)} if counts else None
@@ -108,7 +109,7 @@ def xgmi_errors(value: Any) -> Optional[dict[str, int]]:
 
 
 def parse_rocm_smi(answer: Any) -> list[Gpu]:
-    """Return the GPUs in the JSON of `rocm-smi`: one object per card, with keys spelled as in the release."""
+    """Return the GPUs in the JSON of `rocm-smi`: one object per card, whose keys are spelled differently by release."""
     if not isinstance(answer, dict):
         return []
     system = _lower_keys(answer.get("system"))
@@ -131,7 +132,7 @@ def parse_rocm_smi(answer: Any) -> list[Gpu]:
 
 
 def by_index(answer: Any) -> dict[int, dict[str, Any]]:
-    """Return the rows of a tool's answer by GPU index."""
+    """Return the rows in the JSON of an amd-smi command by GPU index."""
     if isinstance(answer, dict):
         answer = answer.get("gpu_data", [answer] if "gpu" in answer else [])
     rows = answer if isinstance(answer, list) else []
@@ -150,7 +151,7 @@ def _lower_keys(mapping: Any) -> dict[str, Any]:
     return {str(key).lower(): value for key, value in mapping.items()} if isinstance(mapping, dict) else {}
 
 
-#: Counters of violations in `amd-smi metric`, by kind of throttling; all rise with its counter of samples.
+#: Counters of throttled samples in `amd-smi metric`, by kind of throttling. The tool also counts all samples.
 _VIOLATIONS = {
     "throttle_thermal": ("socket_thermal_accumulated", "vr_thermal_accumulated", "hbm_thermal_accumulated"),
     "throttle_power": ("ppt_accumulated",),
@@ -159,7 +160,8 @@ _VIOLATIONS = {
 
 
 def violations(section: Any) -> Optional[dict[str, int]]:
-    """Return the counters of violations by kind with `throttle_ticks`, the samples in all; None without them."""
+    """Return how many samples were throttled by kind (`throttle_power_ticks`), and `throttle_ticks`, all samples, from
+    the section `throttle` of `amd-smi metric`. None if that has no counters."""
     counts = {name: values.count(value) for name, value in _lower_keys(section).items()}
     in_all = counts.get("accumulation_counter")
     if not in_all:
@@ -348,8 +350,8 @@ def _divided(by: float) -> Callable[[Optional[str]], Optional[float]]:
     return read
 
 
-#: By reading, the function that reads its file's text (millidegrees, microwatts, a percentage), and the files or labels
-#: of sensors, of which the first that exists counts. Counters have no function and are not sampled.
+#: For each reading, the function that parses its sysfs text (millidegrees, microwatts, a percentage), then names of
+#: files or sensor labels, of which the first that exists is read. Error counters have no function: samples lack them.
 FILES: dict[str, tuple[Any, ...]] = {
     "temperature_celsius": (_divided(1000), "temp junction", "temp edge"),  # AMD GPUs throttle by the junction
     "memory_temperature_celsius": (_divided(1000), "temp mem"),

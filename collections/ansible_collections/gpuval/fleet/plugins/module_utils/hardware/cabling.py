@@ -27,11 +27,11 @@ NO_LINK = "no link"
 BRIDGE_OR_ROUTER = 0x04 | 0x10
 #: What differs between nodes in a tool's complaint: process id, time.
 _VARYING = re.compile(r"\[\d+\] |\d{4}-\d\d-\d\dT\S+ ")
-#: `MF0;leaf1:MQM8700/U1` of managed switches.
+#: How managed InfiniBand switches describe themselves: `MF0;leaf1:MQM8700/U1`, where `leaf1` is the name.
 _MANAGED_SWITCH = re.compile(r"MF\d+;(.+):[^:]+")
 _FIELD = re.compile(r"^(Guid|LocalPort|Node Description):\.*(.+)$", re.MULTILINE)
 
-#: `name`, `id` (chassis id or GUID) and `ports` (names of the peer's port); name and id may be None.
+#: Device at the other end of a cable: `name` and `id` (chassis id or GUID), or None, and `ports` (names of its port).
 Neighbour = dict[str, Any]
 
 
@@ -54,12 +54,12 @@ def facts(tree: Tree, run: Run) -> list[dict[str, Any]]:
 
 
 def _names(name: str, address: Optional[str], others: dict[str, Optional[str]]) -> list[str]:
-    """Return the port's name, its PCI address, and the names of that PCI device in the other list."""
+    """Return a port's name, its PCI address, and its names in `others`: PCI addresses by interface or RDMA device."""
     return [name, *([address, *(other for other, its in others.items() if its == address)] if address else [])]
 
 
 def lldp_neighbours(run: Run) -> tuple[dict[str, list[Neighbour]], str]:
-    """Return the neighbours by interface, from lldpd or systemd-networkd, and why none of them answers."""
+    """Return LLDP neighbours by interface, by lldpd or systemd-networkd, and why neither answers, empty if one does."""
     complaints = []
     for tool, arguments, read in (
         ("lldpctl", ("-f", "json"), _lldpd_neighbours),

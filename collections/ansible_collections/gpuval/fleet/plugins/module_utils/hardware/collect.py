@@ -33,9 +33,9 @@ from .tree import Tree
 
 DETECTORS = (gaudi_gpus.detect, amd_gpus.detect)
 NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "Intel Gaudi"}
-#: Properties of ``Gpu`` for which the number of GPUs is a metric.
+#: Boolean properties of ``Gpu``; how many of a node's GPUs have each is a metric.
 FLAGS = ("faulty", "pcie_degraded", "ecc_off", "ecc_unknown", "partitioned", "fabric_not_ready")
-#: State of a GPU that works on the host, where a container has others.
+#: State of a GPU that works on the host, but that this container, which has other GPUs, cannot use.
 HIDDEN = "not given to this container"
 REMEDIES = {
     "nvidia": "install or load the NVIDIA driver until nvidia-smi lists every GPU",
@@ -202,7 +202,7 @@ def _driver_failures(environment: dict[str, Any]) -> list[str]:
 
 
 def _duplicates(gpus: list[dict[str, Any]]) -> list[str]:
-    """Return GPUs with the same identity, in words; partitions of a GPU are reported separately."""
+    """Return a message for each UUID or PCI address that several GPUs have; partitions of a GPU may share theirs."""
     whole = [gpu for gpu in gpus if not Gpu(**gpu).partitioned]
     failures = []
     for what, name in (("uuid", "UUID"), ("pci_address", "PCI address")):
@@ -243,7 +243,7 @@ def _summary(environment: dict[str, Any]) -> str:
 
 
 def _links_in_words(gpus: list[Gpu]) -> list[str]:
-    """Return what is wrong with NVLink fabrics and single NVLinks, each text with its GPUs."""
+    """Return a message for each problem of an NVLink fabric or of single NVLinks, with the GPUs that have it."""
     differing = differing_fabrics(gpus)
     wrong: dict[tuple[str, str], list[str]] = {}
     for gpu in gpus:

@@ -1,5 +1,5 @@
-"""Intel Gaudi devices by `hl-smi`, for facts and telemetry (docs.habana.ai, System Management Interface Tool). A
-property that a release does not know fails the whole query, so a short one that all releases know follows."""
+"""Intel Gaudi devices by `hl-smi`, for facts and telemetry (docs.habana.ai, System Management Interface Tool). A query
+fails as a whole if the release lacks one property, so a short query follows whose properties all releases know."""
 
 from __future__ import annotations
 

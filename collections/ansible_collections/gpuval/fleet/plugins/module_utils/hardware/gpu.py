@@ -1,4 +1,4 @@
-"""One accelerator of any vendor, and the result of a vendor's tool for all accelerators."""
+"""Data classes: one accelerator of any vendor, and what a vendor's tool reports about all of a node's accelerators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Fields = Iterable[tuple[Any, ...]]
 
 
 def read_fields(fields: Fields, look_up: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the values by attribute; `look_up` returns a tool's text for one of the tool's names."""
+    """Return values by attribute of ``Gpu``. `look_up` returns what a vendor's tool prints for one of its names."""
     return {
         attribute: next((value for value in (read(look_up(name)) for name in names) if value is not None), None)
         for attribute, read, *names in fields
@@ -53,7 +53,7 @@ def of_smi(read: Any, paths: str = "", *kinds: str, columns: str = "") -> Any:
 
 
 def of_kind(*kinds: str) -> Any:
-    """Return the declaration of an attribute that nvidia-smi prints nowhere as it is."""
+    """Return the declaration of an attribute of ``Gpu`` whose value nvidia-smi does not print as such."""
     return field(default=None, metadata={"kinds": kinds})
 
 
@@ -66,7 +66,7 @@ _POWER = (
     " power_readings/power_draw"
 )
 _LIMIT = "gpu_power_readings/current_power_limit power_readings/enforced_power_limit power_readings/power_limit"
-#: The second path is that of drivers before 450.
+#: Paths of the flag for pages that wait for retirement: drivers before 450 print the second.
 _PENDING = "retired_pages/pending_retirement retired_pages/pending_blacklist"
 
 
@@ -184,7 +184,7 @@ class Gpu:
 
     @property
     def row_remap_count(self) -> Optional[int]:
-        """Memory rows that were remapped in the GPU's life."""
+        """Number of memory rows that were remapped in the GPU's life; None if the tool reports none."""
         counts = (self.row_remap_corrected_count, self.row_remap_uncorrected_count)
         return None if counts == (None, None) else sum(count or 0 for count in counts)
 
@@ -225,7 +225,7 @@ class Gpu:
 
     @property
     def fabric(self) -> str:
-        """State, clique and problem (else the status) of the NVLink fabric in words."""
+        """State, clique and problem (else the status) of the GPU's NVLink fabric, as text."""
         clique = None if self.fabric_clique is None else f"clique {self.fabric_clique} of {self.fabric_cluster_uuid}"
         parts = (self.fabric_state or "not reported", clique, self.fabric_problem or self.fabric_status)
         return ", ".join(filter(None, parts))
@@ -250,15 +250,15 @@ class Gpu:
         ]
 
 
-#: Units at the end of an attribute, which names its metric. Without one, the metric is a count.
+#: Endings of attributes of ``Gpu`` that name a unit; the metric of any other attribute is a count.
 _UNITS = ("_bytes", "_celsius", "_watts", "_count")
-#: Properties that are metrics, too.
+#: Properties of ``Gpu`` that are metrics, too.
 _PROPERTIES = ("row_remap_count", "fabric_joined_count", "fabric_clique_count", "nvlinks_up_count")
 BY_KIND = {
     kind: [entry.name for entry in fields(Gpu) if kind in entry.metadata.get("kinds", ())]
     for kind in (METRIC, FAULT, LIVE)
 }
-#: Attributes by the names that telemetry gives them, if these are others.
+#: Names in telemetry of the attributes of ``Gpu`` that have another name there.
 _RENAMED = {
     "power_draw_watts": "power_watts",
     "core_clock_hertz": "sm_clock_hertz",
@@ -268,23 +268,23 @@ _RENAMED = {
 }
 
 
-def smi_fields(place: str) -> list[tuple[Any, ...]]:
+def smi_fields(output: str) -> list[tuple[Any, ...]]:
     """Return the attributes that nvidia-smi prints in its log (`paths`) or its query (`columns`), as ``Fields``."""
     rows = ((entry.name, entry.metadata["smi"]) for entry in fields(Gpu) if "smi" in entry.metadata)
-    return [(name, row.read, *getattr(row, place).split()) for name, row in rows if getattr(row, place)]
+    return [(name, row.read, *getattr(row, output).split()) for name, row in rows if getattr(row, output)]
 
 
 _COUNTERS = ("uuid", "pci_address", "ecc_corrected_count", "ecc_uncorrected_count", "pcie_replay_count", "link_errors")
-#: Readings of a telemetry sample, and of the counters before and after a stage, by attribute. `throttle` gives three
-#: readings of a sample.
+#: For attributes of ``Gpu``, the names of their readings in a telemetry sample, and in the counters before and after a
+#: stage. `throttle` gives three readings of a sample.
 SAMPLED = {name: _RENAMED.get(name, name) for name, *_ in smi_fields("columns") if name not in _COUNTERS}
 COUNTED = {name: _RENAMED.get(name, name) for name in (*_COUNTERS, "pcie_width")}
 READINGS = {**SAMPLED, **COUNTED, "throttle": "throttle"}
 
 
 def differing_fabrics(gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Return the GPUs whose NVLink fabric differs from that of most of the node's GPUs of their model; without a
-    majority all: the node is at fault, and which of its GPUs is open."""
+    """Return the GPUs whose NVLink fabric differs from that of most of the node's GPUs of their model. Without a
+    majority returns all: the node has a fault, but it is unknown on which GPU."""
     differing = []
     by_model: dict[tuple[str, Optional[str]], list[Gpu]] = {}
     for gpu in gpus:

@@ -23,7 +23,7 @@ _DOMAIN = re.compile(r"Domain State: ([A-Z_]{1,40})")
 def facts(tree: Tree, run: Run, services_facts: dict[str, Any]) -> dict[str, Any]:
     """Return what is known of IMEX: `service` (active, failed, inactive; None without systemd), `configured` (nodes in
     its file), `domain` (its state), `nodes` (address, state, version) and `problem`, why domain and nodes are not
-    known. `services_facts`: those of systemd's services."""
+    known. `services_facts`: the names of systemd's services by state."""
     configured = [line.split("#")[0].strip() for line in (tree.read(CONFIGURATION) or "").splitlines()]
     answer = run("nvidia-imex-ctl", "-N")
     nodes, domain = parse(answer.stdout) if answer.ok else ([], None)
@@ -37,7 +37,7 @@ def facts(tree: Tree, run: Run, services_facts: dict[str, Any]) -> dict[str, Any
 
 
 def parse(text: str) -> tuple[list[dict[str, Any]], Optional[str]]:
-    """Return the nodes in ``nvidia-imex-ctl -N`` and the state of their domain; None if it prints none."""
+    """Return the nodes that ``nvidia-imex-ctl -N`` prints, and their domain's state; None if it prints no state."""
     nodes = [
         {"node": int(number), "address": address, "state": state, "version": version}
         for number, address, state, version in (node.groups() for node in _NODE.finditer(text))

@@ -12,11 +12,11 @@ from typing import NamedTuple, Optional
 from .nics import INFINIBAND, LINK_UP, NET, RDMA, has_link, has_port, pci_address, rdma_device
 from .tree import Tree
 
-#: An interface without RDMA counts from this speed on.
+#: Minimum speed of a network interface without RDMA to count as a fast port.
 FAST_BITS_PER_SECOND = 25e9
 #: /sys/class/net/*/type of Ethernet; IPoIB has another.
 ETHERNET_TYPE = 1
-#: Counters of faults of cables, transceivers and ports, and their maximum, at which they stay.
+#: InfiniBand counters of faults of cables, transceivers and ports, and the maximum at which each stops.
 LINK_ERRORS = {
     "symbol_error": 2**16 - 1,
     "link_error_recovery": 2**8 - 1,
@@ -26,7 +26,7 @@ LINK_ERRORS = {
     "local_link_integrity_errors": 2**4 - 1,
     "excessive_buffer_overrun_errors": 2**4 - 1,
 }
-#: Kinds of failures, each with the counters of a port's folder whose rise they are.
+#: Kinds of link failures, each with the counters in a port's sysfs folder whose rise shows it.
 SYMBOL_ERRORS = "link_symbol_error_ratio"
 FAILURES = {
     "link_down": ("counters/link_downed", "counters/link_error_recovery"),
@@ -38,7 +38,7 @@ NO_PORT = "no port with a link shows such counters here, as in a container with 
 
 
 class NetworkPort(NamedTuple):
-    """A port; ``name`` is that of its interface, or `mlx5_0:1` for InfiniBand, where the interface may be missing."""
+    """A network port. ``name`` is that of its interface, or `mlx5_0:1` for InfiniBand, which may lack an interface."""
 
     name: str
     interface: Optional[str]
@@ -51,13 +51,13 @@ class NetworkPort(NamedTuple):
 
     @property
     def downs_count(self) -> Optional[int]:
-        """Return how often the link was lost since the port's driver was loaded."""
+        """Return how often the link was lost since the port's driver was loaded; None if nothing counts it."""
         return self.counters.get("counters/link_downed", self.counters.get("carrier_down_count"))
 
 
 def network_ports(tree: Tree) -> list[NetworkPort]:
-    """Return ports of InfiniBand and fast interfaces of PCI devices, without functions, whose cable is another port's.
-    (Subfunctions are on the auxiliary bus.)"""
+    """Return InfiniBand ports, and Ethernet interfaces with RDMA or a high speed, of PCI devices. Virtual functions are
+    left out, since their cable is another port's, as are subfunctions, which are on the auxiliary bus."""
     ports = []
     for device in (rdma_device(tree, name) for name in tree.entries(RDMA)):
         name, address, driver = device["name"], device["pci_address"], device["driver"]
@@ -87,9 +87,9 @@ def _counters(tree: Tree, folder: str) -> dict[str, int]:
 
 
 def failures(before: list[NetworkPort], after: list[NetworkPort], seconds: float) -> dict[str, dict[str, float]]:
-    """Return by kind and port what failed within ``seconds``; a kind that no port with a link counted is left out.
+    """Return the link failures within ``seconds``, `{kind: {port: count}}`; a kind that no port counts is left out.
 
-    The ratio of symbol errors is one that was surely exceeded: errors come at random, and a few show nothing.
+    For symbol errors, the value is a ratio that was surely exceeded: errors come at random, and a few show nothing.
     """
     now = {port.name: port.counters for port in after}
     failed: dict[str, dict[str, float]] = {}
@@ -108,7 +108,7 @@ def failures(before: list[NetworkPort], after: list[NetworkPort], seconds: float
             value: float = sum(rises)
             if kind == SYMBOL_ERRORS:
                 value = max(0.0, value - 3 * math.sqrt(value)) / bits if bits else 0.0
-            # a link that is lost raises them, too
+            # a lost link raises symbol errors, too
             is_explained = kind == SYMBOL_ERRORS and port.name in failed.get("link_down", ())
             if value and not is_explained:
                 failed[kind][port.name] = value

@@ -117,7 +117,7 @@ def has_port(tree: Tree, name: str) -> bool:
 
 
 def has_link(tree: Tree, name: str) -> bool:
-    """Return whether an interface has a link, or does not say that it has none."""
+    """Return whether an interface has a link; True as well if its state is unknown."""
     return tree.read(f"{NET}/{name}/operstate") not in NO_LINK
 
 

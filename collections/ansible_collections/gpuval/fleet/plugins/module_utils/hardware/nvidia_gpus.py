@@ -20,7 +20,7 @@ ESSENTIAL = ("product_name", "uuid", "fb_memory_usage/total")
 #: Exit codes of nvidia-smi: no device was found, no driver is loaded, the driver's library is missing.
 NO_GPU_STATUS = (6, 9, 12)
 _END = "</nvidia_smi_log>"
-# Seen as "GPU0000:CB:00.0: Unknown Error", "GPU 0000:CB:00.0: ..." and "GPU1: 0000:34:00.0: ...".
+# nvidia-smi's errors read "GPU0000:CB:00.0: Unknown Error", "GPU 0000:CB:00.0: ..." or "GPU1: 0000:34:00.0: ...".
 _UNREADABLE = re.compile(
     r"device handle for GPU\s*(?:\d+:\s*)?([0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])", re.IGNORECASE
 )
@@ -32,15 +32,15 @@ KINDS = {
     "throttle_power": SW_POWER_CAP | HW_POWER_BRAKE,
     "throttle_hardware": HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE,
 }
-#: Columns of the driver's counters, microseconds since it was loaded, by kind of throttling. (NVML's numbers for them
-#: changed between drivers.)
+#: nvidia-smi's columns by kind of throttling: microseconds since the driver was loaded. (NVML's numbers for these
+#: counters changed between drivers.)
 _SLOW = "clocks_event_reasons_counters."
 THROTTLE_COUNTERS = {
     "throttle_thermal": (f"{_SLOW}sw_thermal_slowdown", f"{_SLOW}hw_thermal_slowdown"),
     "throttle_power": (f"{_SLOW}sw_power_cap", f"{_SLOW}hw_power_brake_slowdown"),
     "throttle_hardware": (f"{_SLOW}hw_thermal_slowdown", f"{_SLOW}hw_power_brake_slowdown"),
 }
-#: Seconds for the tool that reads them: it answers in 0.1 s, and a slow one must not look like a hung driver.
+#: Time limit of nvidia-smi for throttle counters: it answers in 0.1 s, and a slow call must not look like a hang.
 THROTTLE_SECONDS = 5.0
 
 
@@ -134,7 +134,8 @@ def parse_rows(text: str) -> list[dict[str, str]]:
 
 
 def throttle_counters(run: Run, seconds: float) -> tuple[dict[str, dict[str, int]], str]:
-    """Return the counters of throttling by UUID, since the driver was loaded; else the reason why not."""
+    """Return microseconds of throttling since the driver's start, `{GPU UUID: {kind: count}}`, else why there are none.
+    `seconds`: time limit."""
     columns = list(dict.fromkeys(column for pair in THROTTLE_COUNTERS.values() for column in pair))
     query = f"--query-gpu=index,uuid,{','.join(columns)}"
     answer = run("nvidia-smi", query, "--format=csv", timeout=min(seconds, THROTTLE_SECONDS))
@@ -153,7 +154,7 @@ def throttle_counters(run: Run, seconds: float) -> tuple[dict[str, dict[str, int
 
 
 def add_throttle_counters(by_gpu: dict[int, Counters], absent: dict[str, str], seconds: float) -> None:
-    """Add to the counters of each GPU those of throttling, or the reason why not to `absent`."""
+    """Add throttle counters to `by_gpu`, a node's counters by GPU index; to `absent`, the reason if there are none."""
     by_uuid, absent_reason = throttle_counters(toolbox(), seconds)
     for counters in by_gpu.values():
         counters.update(by_uuid.get(counters.get("uuid", ""), {}))
@@ -232,8 +233,8 @@ NO_VALUE = {
 }
 ERROR = "nvidia-smi prints an error in its place"
 
-# SRAM in both generations of the driver's format, and DRAM; earlier drivers have totals. Each may be N/A.
 _REPAIRS = ("ecc_errors/channel_repair_pending", "ecc_errors/tpc_repair_pending")
+# ECC counts of SRAM in both generations of the driver's format, and of DRAM; earlier drivers have totals.
 CORRECTED = (("sram_correctable", "dram_correctable"), ("single_bit/total",))
 UNCORRECTED = (
     ("sram_uncorrectable_parity", "sram_uncorrectable_secded", "sram_uncorrectable", "dram_uncorrectable"),
@@ -259,7 +260,7 @@ _HEALTHY = {
 
 
 def fabric_problem(words: Mapping[str, str]) -> Optional[str]:
-    """Return what is wrong by the words for status and health of the NVLink fabric; None if nothing is."""
+    """Return the parts of an NVLink fabric that are not healthy, as text; None if all are. `words`: state by part."""
     wrong = [
         f"{name} {words[name]}"
         for name, healthy in _HEALTHY.items()
@@ -300,7 +301,7 @@ class NvidiaSmi(ToolSource):
             raise SourceError(answer.complaint)
         for row in rows:
             for reading, reason in refusals(row).items():
-                if reason == ERROR or reading not in self.absent:  # an error of any GPU counts most
+                if reason == ERROR or reading not in self.absent:  # an error precedes
                     self.absent[reading] = reason
         return [gpu for gpu in map(parse_row, rows) if gpu]
 

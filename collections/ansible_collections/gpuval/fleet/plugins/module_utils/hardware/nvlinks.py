@@ -10,7 +10,7 @@ from . import values
 from .gpu import Gpu
 from .tools import TOOL_TIMEOUT_SECONDS, Run
 
-#: Words for a GPU whose NVLinks are all down, in place of its list of links.
+#: What nvidia-smi prints, instead of a list, for a GPU whose NVLinks are all down.
 _ALL_DOWN = "all links are inactive"
 _GPU = re.compile(r"GPU \d{1,4}: .{0,200}\(UUID: (GPU-[0-9a-fA-F-]{1,64})\)")
 _LINK = re.compile(r"Link (\d{1,3}): (.{1,200})")

@@ -23,7 +23,7 @@ SLOW_SECONDS = 5.0
 SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 0, 2, 3, 4, 13
 GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND = 15, 16, 28
 GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
-#: Return codes of a good GPU that does not support a value; any other code is a driver error, which excuses nothing.
+#: Return codes of a good GPU that does not support a value; any other code is a driver error, no excuse for a gap.
 CANNOT = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND})
 #: Reason for a link value of 0 from a virtual function, whose link status is reserved (PCIe, SR-IOV).
 VIRTUAL = "not supported by a virtual function, which reports 0"
@@ -142,7 +142,7 @@ CALLS = {
     "ecc_corrected": NvmlCall("nvmlDeviceGetTotalEccErrors", (ECC_CORRECTED, ECC_VOLATILE), ctypes.c_ulonglong),
     "ecc_uncorrected": NvmlCall("nvmlDeviceGetTotalEccErrors", (ECC_UNCORRECTED, ECC_VOLATILE), ctypes.c_ulonglong),
 }
-#: Names of functions in drivers before 535.
+#: NVML functions by their present names, with the names that they have in drivers before 535.
 EARLIER = {"nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons"}
 SELDOM_SAMPLED = ("power_limit_watts", "pcie_width", "pcie_generation")
 COUNTED = ("ecc_corrected", "ecc_uncorrected", "pcie_replays", "pcie_width")
@@ -172,7 +172,7 @@ class Nvml(Source):
             raise SourceError(f"NVML cannot be used: {reason(code)}")
         self._slow: dict[int, tuple[float, dict[str, Any]]] = {}
         self._handles: dict[int, ctypes.c_void_p] = {}
-        #: GPUs without a handle by index, and NVML's return code.
+        #: For each GPU, by index, of which NVML gives no handle: NVML's return code.
         self.lost: dict[int, int] = {}
         self._enumerate()
 
@@ -222,7 +222,7 @@ class Nvml(Source):
                 self.absent[f"gpu:{index}"] = reason(code)
 
     def _read(self, reading: str, handle: ctypes.c_void_p, calls: Mapping[str, NvmlCall] = CALLS) -> Any:
-        """Return a reading of `calls`; None when NVML refuses it, with the reason in `absent`."""
+        """Return a GPU's reading by its call in `calls`, in base units; None if NVML refuses (reason in `absent`)."""
         call = calls[reading]
         value = call.kind()
         arguments = (handle, *map(ctypes.c_uint, call.arguments), ctypes.byref(value))
@@ -240,7 +240,7 @@ class Nvml(Source):
     def _checked(self, key: str, code: int, value: Any) -> Any:
         if code == SUCCESS:
             return value
-        if code not in CANNOT or key not in self.absent:  # an error of any GPU counts most
+        if code not in CANNOT or key not in self.absent:  # an error precedes
             self.absent[key] = reason(code)
         return None
 
@@ -344,7 +344,7 @@ class Nvml(Source):
         return up
 
     def _link_errors(self, handle: ctypes.c_void_p, links: list[int]) -> Optional[dict[str, int]]:
-        """Return the sum of the error counters of each link; None for a GPU without such counters."""
+        """Return the sum of error counters by NVLink (`{"0": 3}`); None for a GPU without such counters."""
         errors = {}
         for link in links:
             counts = []

@@ -1,4 +1,4 @@
-"""NVLink fabric and place in the rack of an NVIDIA GPU by NVML, in the words of `nvidia-smi -q`."""
+"""NVLink fabric and rack position of an NVIDIA GPU, read by NVML and given in the words of `nvidia-smi -q`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUCCESS, NOT_SUPPORTED = 0, 3
 STATES = ("Not Supported", "Not Started", "In Progress", "Completed")
 SUMMARIES = ("N/A", "Healthy", "Unhealthy", "Limited Capacity")
 _BOOLEAN = ("N/A", "True", "False")
-#: Parts of the health mask: name, position of the first bit, words by value.
+#: Parts of the bit mask for an NVLink fabric's health: name, position of the first bit, words by value.
 HEALTH = (
     ("bandwidth", 0, ("N/A", "Degraded", "Full")),
     ("route_recovery_in_progress", 2, _BOOLEAN),
@@ -59,7 +59,7 @@ class _PlatformInfo(ctypes.Structure):  # nvmlPlatformInfo_v2_t
     ]
 
 
-#: Calls an NVML function with these arguments and returns its code.
+#: Calls an NVML function by name with its arguments; returns NVML's return code.
 NvmlCaller = Callable[..., int]
 
 
@@ -89,7 +89,7 @@ def read_fabric(call: NvmlCaller, handle: ctypes.c_void_p, error_text: Callable[
 
 
 def read_platform(call: NvmlCaller, handle: ctypes.c_void_p) -> dict[str, Any]:
-    """Return the attributes of ``Gpu`` on its place in the rack; of a GPU that is in none, its module alone."""
+    """Return the attributes of ``Gpu`` on its position in the rack; for a GPU outside of racks, `module_id` alone."""
     info = _PlatformInfo()
     info.version = ctypes.sizeof(info) | 2 << 24
     if call("nvmlDeviceGetPlatformInfo", handle, ctypes.byref(info)) != SUCCESS:

@@ -14,7 +14,7 @@ from .nvml import CALLS, FI_NVLINK_LINK_COUNT, LIBRARY, Nvml, NvmlCall
 from .nvml_fabric import read_fabric, read_platform
 from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
 
-#: Fields of a link: its speed in MB/s, and how often NVLink 5 recovered; that counter of NVLink 1 to 4.
+#: NVML's fields for an NVLink's speed in MB/s and for recoveries of NVLink 5; the counter for those of NVLink 1 to 4.
 FI_LINK_SPEED, FI_LINK_RECOVERIES, LINK_RECOVERIES = 164, 215, 1
 #: Readings of telemetry that are facts too, by attribute of ``Gpu``.
 _READINGS = {name: reading for name, reading in READINGS.items() if reading in CALLS and name not in BY_KIND[LIVE]}
@@ -30,12 +30,12 @@ _TEXTS = {
     "serial": "nvmlDeviceGetSerial",
     "firmware_version": "nvmlDeviceGetVbiosVersion",
 }
-#: Two outputs each: the present value and the one after the next reboot; the word for each value.
+#: NVML functions with two outputs, the present mode and the mode after the next reboot; then the word for each mode.
 _MODES = {
     "ecc_mode": ("nvmlDeviceGetEccMode", ("disabled", "enabled")),
     "partition_mode": ("nvmlDeviceGetMigMode", ("mig disabled", "mig enabled")),
 }
-#: Attributes that complete what nvidia-smi leaves out.
+#: Attributes of ``Gpu`` that NVML fills in where nvidia-smi leaves them out.
 _COMPLETED = (
     *("fabric_state", "fabric_status", "fabric_clique", "fabric_cluster_uuid", "fabric_health", "fabric_problem"),
     *("chassis_serial", "chassis_slot", "tray_index", "host_id", "peer_type", "module_id", "fabric_guid"),
@@ -43,7 +43,7 @@ _COMPLETED = (
 
 
 class NvmlGpus(Nvml):
-    """Facts of all GPUs. Raises ``SourceError`` without a driver."""
+    """Facts of all NVIDIA GPUs of this machine by NVML. Raises ``SourceError`` without a driver."""
 
     def gpus(self) -> list[Gpu]:
         driver, cuda = ctypes.create_string_buffer(96), ctypes.c_int()
@@ -72,7 +72,7 @@ class NvmlGpus(Nvml):
         }
 
     def _links(self, handle: ctypes.c_void_p) -> Optional[list[dict[str, Any]]]:
-        """Return the links as ``nvlinks.read_nvlinks`` does, down ones without their counters."""
+        """Return a GPU's NVLinks as ``nvlinks.read_nvlinks`` does, without counters for those that are down."""
         up = self._links_up(handle)
         if up is None:
             return None
@@ -92,7 +92,7 @@ class NvmlGpus(Nvml):
         ]
 
     def _recoveries(self, handle: ctypes.c_void_p, link: int) -> Optional[int]:
-        """How often a GPU's NVLink recovered: by its counter, else by the field of older drivers."""
+        """Return how often an NVLink recovered: by the counter of NVLink 1 to 4, else by the field of NVLink 5."""
         recoveries = self._link_counter(handle, link, LINK_RECOVERIES)
         if recoveries is not None:
             return recoveries

@@ -1,8 +1,8 @@
 """Facts on optics and cables of fast network ports, by `ethtool` and NVIDIA's `mlxlink`, with options that only read.
 
-The module's own thresholds decide (SFF-8472, SFF-8636, CMIS); copper has none. Read is the text of `ethtool -m`: its
-JSON, since 6.14, gives a value and its thresholds one name. Flags of alarms do not count: a module keeps them until
-they are read, so that they tell of the time without a link, and `ethtool` up to 6.15 reads wrong bits for CMIS lanes.
+The module's own thresholds decide (SFF-8472, SFF-8636, CMIS); copper has none. The text of `ethtool -m` is read, since
+its JSON (6.14) gives a value and its thresholds the same name. Alarm flags do not count: a module keeps them until they
+are read, even from a time without a link, and `ethtool` up to 6.15 reads wrong bits for CMIS lanes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .tree import Tree
 
 #: Seconds for all ports together, and for one call of a tool, three of which may hang for each port.
 SECONDS, CALL_SECONDS = 32.0, 8.0
-#: Seconds after which an alarm must show again.
+#: Pause before the second reading, which must confirm an alarm of the first.
 AGAIN_SECONDS = 1.0
-#: Watts or amperes of a lane that is off: no receiver can use -30 dBm.
+#: Maximum watts or amperes of a lane that is off: no receiver can use -30 dBm.
 DARK = 1e-6
-#: Fewer bits show nothing about a ratio of 1e-15: three of them would be wrong (2 h at 400 Gb/s).
+#: Minimum bits to judge an error ratio of 1e-15, at which three of them are wrong (2 h at 400 Gb/s).
 ENOUGH_BITS = 3e15
-#: Ports of one driver with which a port that lost its link more often stands out.
+#: Minimum ports with the same driver to compare how often each of them lost its link.
 MIN_ALIKE = 3
 MAX_LANES, MAX_READING, MAX_DBM, MAX_TEXT, MAX_FINDINGS = 32, 1e5, 100, 80, 8
 MAX_MINUTES, MAX_COUNT = 1e8, 2**64
@@ -46,11 +46,11 @@ LATE = f"its tools did not answer within {SECONDS:g} s"
 
 
 class Quantity(NamedTuple):
-    """What a module measures. The first name in `ethtool -m` is also that of the thresholds."""
+    """A quantity that an optical module measures. Its thresholds in `ethtool -m` have the first name in `ethtool`."""
 
     words: str
-    #: Two factors to the base unit: from the unit that `ethtool` prints, and from that of `mlxlink`; None for its dBm,
-    #: which is no multiple of watts.
+    #: Two factors to the base unit: from the unit that `ethtool` prints, and from that of `mlxlink`; None for dBm of
+    #: `mlxlink`, which is no multiple of watts.
     factor: float
     mlxlink_factor: Optional[float]
     mlxlink: str
@@ -88,14 +88,14 @@ MODULE_WIDE = ("temperature_celsius", "voltage_volts")
 #: Readings that are good in any module: thresholds that exclude them are noise.
 USUAL = {"temperature_celsius": (25.0, 45.0), "voltage_volts": (3.3,)}
 LIMITS = ("low alarm", "low warning", "high warning", "high alarm")
-#: Facts, and their names in both tools.
+#: Facts on an optical module, and their names in `ethtool` and in `mlxlink`.
 TEXTS = {
     "type": ("Identifier", "Identifier"),
     "vendor": ("Vendor name", "Vendor Name"),
     "part_number": ("Vendor PN", "Vendor Part Number"),
     "serial": ("Vendor SN", "Vendor Serial Number"),
 }
-#: Ratios of wrong bits in `mlxlink -c`: after the code's correction, after retransmission, too, and before.
+#: Bit error ratios in `mlxlink -c`: after error correction, after retransmission as well, and before both.
 RATIOS = {
     "effective_error_ratio": "Effective Physical BER",
     "symbol_error_ratio": "Symbol BER",
@@ -110,7 +110,7 @@ _FEC = re.compile(r"^\s*(Active FEC encoding|corrected_blocks|uncorrectable_bloc
 
 @dataclass
 class OpticalModule:
-    """A module as a tool reads it, in base units. Lanes count from 1, the whole module is lane 0."""
+    """An optical module's texts, readings and thresholds, in base units. Lanes count from 1, 0 is the whole module."""
 
     texts: dict[str, Optional[str]] = field(default_factory=dict)
     lanes: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class OpticalModule:
         }
 
     def beyond(self) -> Iterator[tuple[str, str]]:
-        """Yield alarm or warning, and in words which value of a lane in use is beyond which threshold."""
+        """Yield `alarm` or `warning`, and a message, for each reading of a lane in use that is beyond a threshold."""
         lit = [lanes for lanes in self.lanes.values() if max(lanes.values(), default=0) > DARK]
         off = {lane for lanes in lit for lane, value in lanes.items() if value <= DARK} - {0}
         for key, limits in self.valid_limits().items():
@@ -171,7 +171,7 @@ def mlxlink_fields(text: str) -> dict[str, str]:
 
 
 def parse_mlxlink(fields: dict[str, str]) -> OpticalModule:
-    """Return the module in the fields of `mlxlink -m`. Its one range of each quantity counts as that of a warning."""
+    """Return the module in the fields of `mlxlink -m`. A reading outside of the only range there is a warning."""
     module = OpticalModule({key: _text(fields.get(name)) for key, (_ethtool, name) in TEXTS.items()})
     for key, quantity in QUANTITIES.items():
         if parts := _RANGE.match(fields.get(quantity.mlxlink, "")):
@@ -215,7 +215,7 @@ def _port_facts(port: NetworkPort, run: Run) -> dict[str, Any]:
 
 
 def _by_ethtool(interface: str, run: Run) -> tuple[OpticalModule, str]:
-    """Return the module of an interface, and why it is not known, empty if it is. An alarm must show twice."""
+    """Return an interface's optical module, and why it is unknown (empty if known). An alarm must show twice."""
     module = OpticalModule()
     for pause in (0.0, AGAIN_SECONDS):
         time.sleep(pause)
@@ -278,14 +278,14 @@ def metrics(ports: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def in_words(ports: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what is beyond the thresholds of modules, alarms first."""
+    """Return messages on readings of optical modules that are beyond a threshold, alarms first."""
     return [
         f"{port['name']}: {text}" for kind in ("alarms", "warnings") for port in ports for text in port.get(kind, ())
     ][:MAX_FINDINGS]
 
 
 def untested(ports: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return of which ports modules and errors are not known, and why."""
+    """Return why optics or bit errors of ports are unknown: `{"optics of eth0, eth1": reason}`."""
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
     for port in ports:
         for what, why in (("optics", port["problem"]), ("bit errors", port.get("ratio_problem"))):

@@ -59,7 +59,7 @@ def _bmc_version(tree: Tree) -> Optional[str]:
 
 
 def machine_id(tree: Tree) -> Optional[str]:
-    """Return the machine's id, in a pod the node's; None in a container with the id that its image gives all."""
+    """Return the machine's id (/etc/machine-id), in a pod the node's; None in a container that has its image's id."""
     mounts = (line.split() for line in (tree.read("/proc/self/mountinfo") or "").splitlines())
     if container(tree) is not None and not any(fields[4:5] == [MACHINE_ID] for fields in mounts):
         return None

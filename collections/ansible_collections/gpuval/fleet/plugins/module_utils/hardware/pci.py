@@ -37,7 +37,7 @@ KERNEL_DRIVERS = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "gaudi": ("habanala
 
 
 def aer_counts(tree: Tree) -> dict[str, dict[str, int]]:
-    """Return by kind and address the PCIe errors that the kernel counted since the device was found."""
+    """Return the PCIe errors that the kernel counted since it found a device: `{kind: {PCI address: count}}`."""
     counts: dict[str, dict[str, int]] = {kind: {} for kind in AER_FILES}
     for address in tree.entries(DEVICES):
         for kind, file in AER_FILES.items():
@@ -49,7 +49,7 @@ def aer_counts(tree: Tree) -> dict[str, dict[str, int]]:
 
 
 class PciAccelerator(NamedTuple):
-    """A PCI device of a GPU vendor; `certain` is False if only the vendor's tool can tell an accelerator."""
+    """A PCI device of a GPU vendor. `certain`: False if only the vendor's tool shows whether it is an accelerator."""
 
     address: str
     vendor: str
@@ -108,7 +108,7 @@ def numa_node(tree: Tree, folder: str) -> Optional[int]:
 
 
 def slots(tree: Tree) -> dict[str, str]:
-    """Return the slots, as the machine's firmware names them, by PCI address without function."""
+    """Return the names that the machine's firmware gives PCI slots, by PCI address without function."""
     addresses = {name: tree.read(f"{SLOTS}/{name}/address") for name in tree.entries(SLOTS)}
     return {address: name for name, address in addresses.items() if address}
 

@@ -12,10 +12,11 @@ from .tuning import GROUPS
 
 
 def facts(tree: Tree, gpus: Iterable[str]) -> dict[str, Any]:
-    """Return the PCI addresses of what prevents peer access between `gpus`; None for lists that may not be read."""
+    """Return PCI addresses of GPUs whose traffic the IOMMU translates, and of switch ports that redirect it (ACS); None
+    for a list that is not readable. `gpus`: PCI addresses of the node's GPUs."""
     gpus = list(gpus)
     kinds = {gpu: tree.read(f"{DEVICES}/{gpu}/iommu_group/type") for gpu in gpus}
-    # From the processor's port to the GPU; empty if sysfs shows no bus.
+    # PCI addresses from the processor's port to each GPU; empty if sysfs shows no bus.
     paths = [[name for name in tree.way(f"{DEVICES}/{gpu}") if ADDRESS.fullmatch(name)] for gpu in gpus]
     ports = {port for way in paths for port in way[1:-1]}  # ports of switches, between the processor's port and the GPU
     states = {port: redirects(tree.data(f"{DEVICES}/{port}/config")) for port in ports}

@@ -1,4 +1,4 @@
-"""The base classes of sources of GPU readings: samples during a stage, counters before and after."""
+"""Base classes of the sources of GPU readings: samples during a stage, counters before and after it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SourceError(Exception):
 
 
 class Source:
-    """Readings of GPUs, by the index of the driver's tool. Every call may take long or hang."""
+    """Readings of a node's GPUs, by the GPU index of the driver's tool. Every call may take long or hang."""
 
     name = ""
     #: Minimum seconds between two samples: a tool that starts a process is too expensive for every second.
@@ -94,7 +94,7 @@ def metric(name: str, value: Any, scope: str = "node", unit: str = "") -> dict[s
 
 
 def known(reading: dict[str, Optional[Any]]) -> dict[str, Any]:
-    """Return the readings without those that are None."""
+    """Return the readings without those that are None, NaN or infinite."""
     return {
         name: value
         for name, value in reading.items()

@@ -74,7 +74,7 @@ def _gpu(index: int, name: str, row: dict[str, str]) -> dict[str, Any]:
 
 
 def _links(peers: list[str]) -> int:
-    """Return the smallest number of NVLinks to a peer, or the number of peers over XGMI."""
+    """Return the smallest number of NVLinks from a GPU to one of its peers, or with XGMI the number of peers."""
     if XGMI in peers:
         return peers.count(XGMI)
     return min(int(way[2:]) if re.fullmatch(r"NV\d+", way) else 0 for way in peers)

@@ -11,7 +11,7 @@ CLOCK = "/sys/devices/system/clocksource/clocksource0"
 IDLE = "/sys/devices/system/cpu/cpu0/cpuidle"
 PAGES = "/sys/kernel/mm"
 GROUPS = "/sys/kernel/iommu_groups"
-#: Clock sources that programs read without a system call; the second to fifth are of virtual machines and ARM.
+#: Clock sources that programs read without a system call; the second to fourth are of virtual machines and ARM.
 FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "tsc-early")
 
 

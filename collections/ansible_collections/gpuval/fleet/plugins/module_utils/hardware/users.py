@@ -19,25 +19,11 @@ QUERY_SECONDS = 20.0
 ENGINE_SECONDS = 10.0
 #: Vendors' daemons that hold the devices on any healthy node.
 DAEMONS = frozenset(
-    (
-        "nvidia-persistenced",
-        "nv-hostengine",
-        "nv-fabricmanager",
-        "nvidia-fabricmanager",
-        "dcgm-exporter",
-        "dcgmi",
-        "nvidia-cuda-mps-server",
-        "nvidia-smi",
-        "amd-smi",
-        "rocm-smi",
-        "amdgpu-exporter",
-        "device-metrics-exporter",
-        "hl-smi",
-        "hl-thunk",
-        "gpud",
-        "Xorg",
-        "gnome-shell",
-    )
+    {
+        *("nvidia-persistenced", "nv-hostengine", "nv-fabricmanager", "nvidia-fabricmanager", "dcgm-exporter", "dcgmi"),
+        *("nvidia-cuda-mps-server", "nvidia-smi", "amd-smi", "rocm-smi", "amdgpu-exporter", "device-metrics-exporter"),
+        *("hl-smi", "hl-thunk", "gpud", "Xorg", "gnome-shell"),
+    }
 )
 #: Length to which the kernel cuts a process's name.
 COMM_CHARACTERS = 15
@@ -49,7 +35,7 @@ _HABANA_DEVICE = re.compile(r"/dev/(?:accel/accel\d+|hl\d+)$")
 
 @dataclass(frozen=True)
 class User:
-    """A process that uses accelerators; `container` is its container, `owner` its user, `parts` are its GPUs."""
+    """A process that uses accelerators, with the names of its container and of its user; `parts`: `gpu:0, gpu:1`."""
 
     pid: int
     name: str
@@ -156,7 +142,7 @@ def _container(tree: Tree, pid: int) -> str:
 
 
 def _container_name(run: Run, identifier: str) -> tuple[str, str]:
-    """Return a container's name and its gpuval run."""
+    """Return the name of the container with an id, and the id of its gpuval run; empty if it is of none."""
     form = '--format={{.Name}} {{index .Config.Labels "gpuval.run"}}'
     for engine in engine_types():
         result = run(engine, "inspect", "--type=container", form, identifier, timeout=ENGINE_SECONDS)

@@ -33,7 +33,8 @@ def apply_plan(
     ledger: ChangeLedger,
     link_seconds: float,
 ) -> ApplyOutcome:
-    """Configure the node's network as declared; the changes are pending in the ledger. A failure undoes all."""
+    """Change the node's network as declared; the changes stay pending in the ledger. A failure rolls all of them back.
+    `link_seconds`: time for links to come up."""
     outcome = ApplyOutcome()
     hop = next_hop(management.peer) if management.peer else None
     try:
@@ -49,7 +50,7 @@ def apply_plan(
         state = wait_for_links(plan, host, declaration, link_seconds)
         _verify(plan, declaration, state, ledger, outcome)
         if management.peer and next_hop(management.peer) != hop:
-            outcome.failures.append(f"the way to the controller ({management.peer}) is another one now")
+            outcome.failures.append(f"the route to the controller ({management.peer}) has changed")
     except (NodeError, OSError) as error:
         outcome.failures.append(str(error))
     if outcome.failures:

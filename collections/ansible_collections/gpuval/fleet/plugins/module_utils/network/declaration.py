@@ -29,7 +29,7 @@ class RouteOptions:
 
 @dataclass(frozen=True)
 class DeclaredInterfaces:
-    """One entry of `interfaces`: which interfaces it selects, and their settings. Routes are as in `ip -json`."""
+    """One entry of the declared `interfaces`: which it selects, and their settings. Routes are as in `ip -json`."""
 
     name: str = ""
     pattern: str = ""
@@ -70,7 +70,7 @@ class NetworkDeclaration:
 
 
 def parse_declaration(parameters: dict[str, Any]) -> NetworkDeclaration:
-    """Return the declaration in the module's options. Raises NodeError naming the wrong entry."""
+    """Return the declaration of a node's network in a step's options. Raises NodeError naming the wrong entry."""
     hosts, sysctls = ((parameters.get(name) or {}).items() for name in ("hosts", "sysctls"))
     return NetworkDeclaration(
         interfaces=tuple(map(_parse_interfaces, parameters.get("interfaces") or [])),

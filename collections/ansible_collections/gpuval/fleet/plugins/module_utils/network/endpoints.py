@@ -22,13 +22,13 @@ TRIES = 3
 #: Minimum bytes for a speed: a smaller answer measures the service's latency, not the path's bandwidth.
 LEAST_BYTES = 65536
 BLOCK = bytes(65536)
-#: Seconds after which a handshake lost a packet: TCP repeats its first packet after a second.
+#: A TCP handshake of this time or more has lost a packet: TCP repeats its first packet after a second.
 REPEATED_SECONDS = 0.9
 #: Seconds between handshakes, so that they do not fill the service's queue.
 APART_SECONDS = 0.01
 #: Socket options for the kernel's path MTU, by IP version, which the module `socket` does not name on Linux.
 PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}
-#: By OpenSSL's error number: what is wrong with a certificate, and the remedy.
+#: What is wrong with a certificate, and the remedy, by OpenSSL's number of the error.
 CERTIFICATES = {
     9: ("is not yet valid", "correct the clock of the node or of the service"),
     10: ("expired", "renew it on the service, or correct the clock of the node"),
@@ -41,15 +41,8 @@ CERTIFICATES = {
 }
 PORTS = {"http": 80, "https": 443}
 FIGURES = (
-    "name_seconds",
-    "tcp_seconds",
-    "tls_seconds",
-    "status",
-    "received_bytes",
-    "bytes_per_second",
-    "loss_ratio",
-    "mtu_bytes",
-    "certificate_seconds",
+    *("name_seconds", "tcp_seconds", "tls_seconds", "status", "received_bytes", "bytes_per_second", "loss_ratio"),
+    *("mtu_bytes", "certificate_seconds"),
 )
 
 
@@ -84,9 +77,9 @@ def parse(entry: dict[str, Any]) -> Endpoint:
     return Endpoint(name, parts.hostname, port, parts.scheme, path, via, ca_file, entry.get("method") or "GET", size)
 
 
-def probe(endpoint: Endpoint, size: int, seconds: float, tries: int = TRIES) -> dict[str, Any]:
-    """Return the measurements of an endpoint, reading `size` bytes; `state` is `ok` or the step that failed: name, tcp,
-    tls, http."""
+def probe(endpoint: Endpoint, size_bytes: int, seconds: float, tries: int = TRIES) -> dict[str, Any]:
+    """Return the measurements of an endpoint; reads `size_bytes` of its answer within `seconds`. `state` is `ok` or the
+    step that failed: name, tcp, tls, http. `tries`: number of handshakes."""
     result: dict[str, Any] = {
         **dict.fromkeys(FIGURES),
         "host": endpoint.host,
@@ -122,7 +115,7 @@ def probe(endpoint: Endpoint, size: int, seconds: float, tries: int = TRIES) -> 
     if endpoint.scheme == "tcp":
         result["state"] = "ok"
         return result
-    return _http(endpoint, address, port, endpoint.size_bytes or size, seconds, result)
+    return _http(endpoint, address, port, endpoint.size_bytes or size_bytes, seconds, result)
 
 
 def _http(
@@ -191,13 +184,13 @@ def _http(
     return result
 
 
-def _send(link: socket.socket, size: int, end: float) -> int:
-    """Send `size` bytes until the time `end`; returns how many were sent: a service may answer and close before all."""
+def _send(link: socket.socket, size_bytes: int, end: float) -> int:
+    """Send bytes until the monotonic time `end`. Returns how many were sent: a service may close before all are."""
     sent = 0
     with contextlib.suppress(ConnectionError):
-        while sent < size and time.monotonic() < end:
+        while sent < size_bytes and time.monotonic() < end:
             link.settimeout(max(0.05, end - time.monotonic()))
-            sent += link.send(BLOCK[: size - sent])
+            sent += link.send(BLOCK[: size_bytes - sent])
     return sent
 
 

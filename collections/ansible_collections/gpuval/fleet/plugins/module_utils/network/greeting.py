@@ -1,4 +1,4 @@
-"""The service of a node that others connect to: it greets by name, tells the time, sends bytes, and echoes packets."""
+"""A node's service for network tests by other nodes: it sends the node's name, time and bytes, and echoes packets."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BLOCK = bytes(65536)
 
 
 class GreetingService:
-    """Greets each connection with the node's name; on `clock` tells the time; on `bulk N` sends N bytes and ends; on
-    `bye NAME` marks that node of `askers` as done."""
+    """Greets each connection with the node's name. Answers `clock` with the time and `bulk N` with N bytes, its last
+    answer. `bye NAME` marks that node of `askers`, the nodes that measure, as done."""
 
     def __init__(self, node: str, askers: Iterable[str] = ()) -> None:
         self._node, self._askers = node, set(askers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-#: Begins the block's first line, which also notes what else must be undone with the block.
+#: Start of the first line of gpuval's block, which also notes whether a line end was added before the block.
 BEGIN = "# BEGIN gpuval"
 NO_NEWLINE = "# BEGIN gpuval (the line before had no end)"
 END = "# END gpuval"
@@ -16,7 +16,7 @@ BLOCK = re.compile(rf"(?P<begin>{re.escape(BEGIN)}[^\n]*)\n(?P<lines>.*?){re.esc
 
 
 def block_of(entries: dict[str, str]) -> str:
-    """Return the lines of the block: one for each address, with its names."""
+    """Return the lines of gpuval's block, one for each address with its names. `entries`: address by name."""
     names: dict[str, list[str]] = {}
     for name, address in entries.items():
         names.setdefault(address, []).append(name)
@@ -46,7 +46,8 @@ def set_block(text: str, lines: Optional[str]) -> str:
 
 
 def other_addresses(text: str, entries: dict[str, str]) -> dict[str, str]:
-    """Return the address of names that a line outside the block maps differently: a name's first line wins."""
+    """Return `{name: address}` for names in `entries` (address by name) to which the hosts file `text` gives another
+    address outside of gpuval's block: a name's first line wins."""
     addresses = {}
     for line in set_block(text, None).splitlines():
         address, *names = line.partition("#")[0].split() or [""]

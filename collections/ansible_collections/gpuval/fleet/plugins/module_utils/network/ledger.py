@@ -32,7 +32,7 @@ PutBack = dict[str, list[str]]
 
 
 class ChangeLedger:
-    """The changes of this node's network, oldest first, each recorded before it is made. `attempt` has the pending."""
+    """Changes of this node's network, oldest first, each recorded before it is made. `attempt`: id of the pending."""
 
     def __init__(self, base: Path) -> None:
         self._base, self._folder = base, base / listener.FOLDER
@@ -184,7 +184,7 @@ def restore_network(base: Path, seconds: float = RESTORE_SECONDS, dry: bool = Fa
 
 
 def _revert(change: NetworkChange, host: NetworkHost, *, dry: bool, is_forced: bool) -> tuple[str, str]:
-    """Restore the value before a change. Returns the outcome (empty if the value is the same already) and its text."""
+    """Restore the value before a change. Returns the key in ``PutBack`` (empty if nothing is to be done) and a text."""
     state = host.state(change.sysctls)
     present = change.value_in(state)
     if change.interface and change.interface not in state.interfaces:
@@ -199,7 +199,7 @@ def _revert(change: NetworkChange, host: NetworkHost, *, dry: bool, is_forced: b
         return "", ""
     is_own = change.is_same(present, change.after) or (change.kind == "route" and present is None)
     if not (is_own or is_forced):
-        return "kept", f"{change}: now {_in_one_line(present)}, which is not of gpuval"
+        return "kept", f"{change}: now {_in_one_line(present)}, which gpuval did not set"
     if not dry:
         host.make(change.inverse())
         present = change.value_in(host.state(change.sysctls))

@@ -24,8 +24,8 @@ STOP_SECONDS = 5
 
 
 def open_ports(ports: list[int]) -> tuple[dict[int, socket.socket], dict[int, str]]:
-    """Return sockets that listen on all addresses by port, and why other ports have none: `in_use` by a service is as
-    good."""
+    """Return by port the sockets that listen on all addresses, and for other ports why there is none: `in_use`, if a
+    service listens, which serves as well."""
     is_dual, sockets, refused = socket.has_dualstack_ipv6(), {}, {}
     family = socket.AF_INET6 if is_dual else socket.AF_INET
     for port in ports:

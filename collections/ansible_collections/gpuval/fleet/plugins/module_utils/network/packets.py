@@ -13,7 +13,7 @@ SMALL, LARGEST = 1280, 65535
 SIZES = (9000, 8000, 4200, 4096, 2044, 1500, 1450, 1400, SMALL)
 #: Bytes of the headers of IP and of UDP or ICMP, by IP version.
 HEADERS = {4: 28, 6: 48}
-WAITS = (0.2, 0.3, 0.5)
+WAIT_SECONDS = (0.2, 0.3, 0.5)
 #: Socket options of <linux/in.h> and <linux/in6.h>: never fragment, and ignore the path MTU that the kernel knows.
 _DO_NOT_CUT = {4: (socket.IPPROTO_IP, 10, 3), 6: (socket.IPPROTO_IPV6, 23, 3)}
 _PROBE = struct.Struct("!8sI")
@@ -25,25 +25,25 @@ def echo(data: bytes) -> bytes:
     return data[: _PROBE.size] if len(data) > _PROBE.size and data.startswith(_MAGIC) else b""
 
 
-def path_mtu(address: str, port: int, most: int) -> Optional[int]:
-    """The largest packet, in bytes, that gets to an echo whole, up to `most`; None where no packet gets through.
+def path_mtu(address: str, port: int, max_bytes: int) -> Optional[int]:
+    """Return the largest packet, of at most `max_bytes`, that reaches a UDP echo unfragmented; None if none does.
 
-    Of sizes below `most` only usual ones are tried.
+    Of sizes below `max_bytes` only usual ones are tried.
     """
-    most, version = min(most, LARGEST), 6 if ":" in address else 4
+    max_bytes, version = min(max_bytes, LARGEST), 6 if ":" in address else 4
     with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probing:
         probing.setsockopt(*_DO_NOT_CUT[version])
         probing.connect((address, port))
-        came = _came(probing, {most, min(SMALL, most)}, version)
-        if came and most not in came:
-            came |= _came(probing, {size for size in SIZES if size < most}, version)
+        came = _came(probing, {max_bytes, min(SMALL, max_bytes)}, version)
+        if came and max_bytes not in came:
+            came |= _came(probing, {size for size in SIZES if size < max_bytes}, version)
     return max(came, default=None)
 
 
 def _came(probing: socket.socket, sizes: set[int], version: int) -> set[int]:
-    """Which of these sizes were confirmed; the others are sent again, since packets may be lost by chance."""
+    """Return the packet sizes (bytes) that the echo confirmed. Others are sent again: packets may be lost by chance."""
     came: set[int] = set()
-    for wait in WAITS:
+    for wait in WAIT_SECONDS:
         for size in sizes - came:
             with suppress(OSError):  # larger than the interface's MTU, or no buffer now
                 probing.send(_PROBE.pack(_MAGIC, size).ljust(size - HEADERS[version], b"\0"))

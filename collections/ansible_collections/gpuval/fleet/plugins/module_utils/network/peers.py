@@ -28,7 +28,7 @@ TIMES = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/\w+)? = [\d.]+/([\d.]+)/"
 
 @dataclass
 class LinkAnswer:
-    """One node's measurements of another. None: not measured."""
+    """One node's measurements of the network path to another node. None: not measured."""
 
     address: Optional[str] = None
     state: str = "not_asked"
@@ -36,7 +36,7 @@ class LinkAnswer:
     tcp_minimum_seconds: Optional[float] = None
     tcp_median_seconds: Optional[float] = None
     large_packet_seconds: Optional[float] = None
-    #: MTU of the interface to the other, and whether packets of this size were sent.
+    #: MTU of the interface that leads to the other node, and whether packets of this size were sent.
     mtu_bytes: Optional[int] = None
     size_tried: bool = False
     path_mtu_bytes: Optional[int] = None
@@ -55,7 +55,7 @@ class LinkAnswer:
 class Peer:
     name: str
     address: str
-    port: int = 22  # for the latency of TCP, SSH's; a refused connection is as good as an accepted one
+    port: int = 22  # SSH: of the TCP handshakes that measure latency; a refused one measures it as well
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class PeerProbeOptions:
 
 
 def ask(questions: PeerProbeOptions, deadline: Deadline, state: NetworkState) -> dict[str, LinkAnswer]:
-    """Measure all peers; return the answers by peer."""
+    """Measure the network path from this node to each peer; return the measurements by the peer's name."""
     peers = [Peer(**peer) for peer in questions.peers]
     answers = {peer.name: LinkAnswer() for peer in peers}
     names = {peer: functools.partial(tcp.resolve, peer.address) for peer in peers}
@@ -157,7 +157,7 @@ def say_bye(questions: PeerProbeOptions, answers: dict[str, LinkAnswer], deadlin
 
 
 def _first(address: str, port: int, questions: PeerProbeOptions) -> str:
-    """Return the state of a TCP port at the first of two tries that got an answer, else at the last."""
+    """Return the state of a TCP port: of the first try of two if that got an answer, else of the second."""
     for _try in range(2):
         state = tcp.handshake(address, port, questions.timeout_seconds)[0]
         if state in tcp.ANSWERED:
@@ -176,18 +176,18 @@ def _latencies(address: str, port: int, questions: PeerProbeOptions, deadline: D
     return times
 
 
-def ping(address: str, mtu: int, check_size: bool) -> dict[str, Any]:
+def ping(address: str, mtu_bytes: int, check_size: bool) -> dict[str, Any]:
     """Ping with small packets, then with packets of the interface's MTU, then smaller ones until they pass. Returns the
     figures of a LinkAnswer."""
     sent, received, _seconds = run_ping(ping_command(address, 3))
     figures: dict[str, Any] = {"ping_sent": sent, "ping_received": received}
     if not (check_size and received):
         return figures
-    sent, received, seconds = run_ping(ping_command(address, 4, mtu))
+    sent, received, seconds = run_ping(ping_command(address, 4, mtu_bytes))
     figures |= {"size_tried": sent > 0, "large_packet_seconds": seconds}
     if received:
-        return {**figures, "path_mtu_bytes": mtu}
-    smaller = (size for size in SIZES if sent and size < mtu and run_ping(ping_command(address, 1, size))[1])
+        return {**figures, "path_mtu_bytes": mtu_bytes}
+    smaller = (size for size in SIZES if sent and size < mtu_bytes and run_ping(ping_command(address, 1, size))[1])
     return {**figures, "path_mtu_bytes": next(smaller, None)}
 
 
@@ -199,7 +199,8 @@ def ping_command(address: str, count: int, packet_bytes: Optional[int] = None) -
 
 
 def run_ping(words: list[str]) -> tuple[int, int, Optional[float]]:
-    """Return packets sent and received, and the mean round trip; no packets without a `ping` that has the options."""
+    """Run a ping command; return packets sent, packets received, and the mean round trip in seconds. Both counts are 0
+    if the node has no `ping` with these options."""
     text = toolbox()(*words).stdout
     counts, times = COUNTS.search(text), TIMES.search(text)
     if counts is None:

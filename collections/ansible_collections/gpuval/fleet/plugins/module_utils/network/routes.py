@@ -60,7 +60,7 @@ def addresses() -> list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Inter
                 if kind == _DONE:
                     return interfaces
                 if kind == _ERROR:
-                    raise OSError("the kernel does not tell its addresses")
+                    raise OSError("the kernel refuses to list this host's addresses")
                 if kind == _NEW_ADDRESS:
                     _, prefix, _, _, interface = _HELD.unpack_from(message)
                     attributes = _attributes(message[_HELD.size :])
@@ -127,7 +127,7 @@ def interface_name(number: int | None) -> str | None:
     """Return the name of the interface with the kernel's number; None without one."""
     try:
         return socket.if_indextoname(number) if number else None
-    except OSError:  # it is gone
+    except OSError:  # the interface is gone
         return None
 
 

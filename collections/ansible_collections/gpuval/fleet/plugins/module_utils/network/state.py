@@ -51,7 +51,7 @@ class NetworkState:
 
 
 def shown(state: NetworkState) -> dict[str, dict[str, Any]]:
-    """Return the interfaces by name, to be shown and compared with other nodes'.
+    """Return a node's interfaces by name, in the form in which they are reported and compared with other nodes'.
 
     If many are virtual (of containers), interfaces without hardware are left out.
     """
@@ -72,7 +72,7 @@ def shown(state: NetworkState) -> dict[str, dict[str, Any]]:
 
 
 def parse_interfaces(text: str, drivers: dict[str, Optional[str]]) -> dict[str, HostInterface]:
-    """Return interfaces by name, from `ip -json -details address show`. `drivers`: of hardware, None if unknown."""
+    """Return interfaces by name, from `ip -json -details address show`. `drivers`: kernel drivers of hardware."""
     interfaces = {}
     for entry in _json(text, "ip address"):
         name = entry.get("ifname")

@@ -59,8 +59,8 @@ def resolve(name: str) -> tuple[Optional[str], Optional[float]]:
 
 
 def port_state(address: str, port: int, seconds: float, node: str) -> str:
-    """Return a port's state: `open`, also for any service; `other_node` if gpuval's listener has another name than
-    `node`."""
+    """Return the state of a TCP port on `node`: `open` for gpuval's listener or any other service, `other_node` if the
+    listener is that of another node, else as in STATES."""
     state, _spent, link = connect(address, port, seconds)
     if link is None:
         return state
@@ -73,19 +73,19 @@ def port_state(address: str, port: int, seconds: float, node: str) -> str:
     return "other_node" if words[:1] == [GREETING] and words[1:2] != [node] else "open"
 
 
-def receive(address: str, port: int, size: int, seconds: float) -> Optional[float]:
-    """Receive `size` bytes from gpuval's listener at the other end; return bytes per second, None without them."""
+def receive(address: str, port: int, size_bytes: int, seconds: float) -> Optional[float]:
+    """Receive bytes from gpuval's listener on another node; return bytes per second, None if none arrive."""
     _state, _spent, link = connect(address, port, seconds)
     if link is None:
         return None
     begin, received = 0.0, 0
     try:
         with link, link.makefile("rb") as stream:
-            link.sendall(f"bulk {size}\n".encode())
+            link.sendall(f"bulk {size_bytes}\n".encode())
             if not stream.readline(300).startswith(GREETING.encode()):
                 return None
             begin = time.perf_counter()
-            while received < size and time.perf_counter() - begin < seconds:
+            while received < size_bytes and time.perf_counter() - begin < seconds:
                 link.settimeout(max(0.05, seconds - (time.perf_counter() - begin)))
                 data = stream.read1(65536)
                 if not data:

@@ -66,10 +66,10 @@ def build(
     push: bool = False,
     log: str = "",
 ) -> BuildAnswer:
-    """Build, copy, save or push an image. `digest` identifies this build and becomes a label; `built_base` is the id of
-    the base of the archive in the store; `base_digest` is the required digest of a base from a registry, empty accepts
-    any. `arguments` stay in the image's history and must hold no secrets. `timeout_seconds` limits each pull, build and
-    save. Raises BuildError."""
+    """Build or `copy` an image (`way`), save or push it. `digest` identifies this build and becomes a label;
+    `built_base` is the id of the base of the archive in the store; `base_digest` is the required digest of a base from
+    a registry, empty accepts any. `arguments` stay in the image's history and must hold no secrets. `timeout_seconds`
+    limits each pull, build and save. Raises BuildError."""
     builder = Builder(engine, timeout_seconds)
     present = builder.image(reference)
     result = {"changed": False, "engine": builder.command, "image_id": present.id if present else "", **_base(None)}
@@ -99,8 +99,8 @@ def build(
     return result
 
 
-def _base(here):
-    return {"base_id": here.id, "base_digest": here.digest} if here else {"base_id": "", "base_digest": ""}
+def _base(image):
+    return {"base_id": image.id, "base_digest": image.digest} if image else {"base_id": "", "base_digest": ""}
 
 
 def save(builder, reference, path, seconds):

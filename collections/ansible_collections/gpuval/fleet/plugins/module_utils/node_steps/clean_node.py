@@ -60,7 +60,7 @@ def clean_node(
 
 
 def remove_runs(base, run_ids, options, check_mode):
-    """Remove these runs, or all, and restore the network; check mode only lists."""
+    """Remove the runs with these ids, or all, from `base`, and restore the network; check mode only lists both."""
     folders = [folder for run_id in run_ids or [""] for folder in run_folders(base, run_id)]
     if check_mode:
         put_back = restore_network(base, folders, dry=True)
@@ -105,7 +105,7 @@ def remove_launch(folder):
 
 def restore_network(base, cleaned, dry=False):
     """Restore the node's network once no run is left that may need the changes."""
-    if not base.is_dir() or not network.is_touched(base):
+    if not network.is_touched(base):
         return {"restored": [], "kept": [], "left": []}
     if set(run_folders(base)) - set(cleaned):
         return {"restored": [], "kept": ["network changes: other runs of this node are left"], "left": []}

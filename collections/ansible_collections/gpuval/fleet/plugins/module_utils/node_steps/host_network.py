@@ -89,10 +89,10 @@ def host_network(module: Any, **arguments: Any) -> NetworkAnswer:
 def restore(module, options, base):
     nothing = {"changes": [], "kept": [], "left": [], "notes": []}
     if not ledgers.is_touched(base):
-        return {"msg": "nothing of this node's network is to be put back", **nothing}
+        return {"msg": "gpuval changed nothing in this node's network: nothing to restore", **nothing}
     runs = sorted({folder.parent.name for folder in run_folders(base)})
     if runs:
-        note = f"left as it is, since {', '.join(runs)} is still on this node: clean that run, which puts it back"
+        note = f"network changes stay, since {', '.join(runs)} is still on this node: clean that run to restore them"
         return {"msg": note, **nothing, "notes": [note]}
     if ledgers.is_changed(base) and os.geteuid() != 0:
         return {"failed": True, "msg": NEEDS_ROOT.format("put the network back"), **nothing}
@@ -184,7 +184,7 @@ def text_of(value):
 
 
 def other_names(hosts):
-    """Return notes on names in `hosts` to which another line of the hosts file gives another address."""
+    """Return notes on names in `hosts` (address by name) to which the hosts file itself gives another address."""
     try:
         text = Path(HOSTS_FILE).read_text(encoding="utf-8", errors="replace") if hosts else ""
     except OSError:

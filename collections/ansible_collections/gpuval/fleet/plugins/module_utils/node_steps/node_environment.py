@@ -37,11 +37,11 @@ from ..node_directory import (
 
 #: Versions of Python that the locked packages and PyTorch have builds for.
 PYTHONS = ">=3.11,<3.14"
-#: Bytes of an environment with what is downloaded for it, by vendor, and how much larger an archive of wheels becomes.
+#: Bytes of an environment and its downloads, by vendor, and the factor by which an archive of wheels grows unpacked.
 NEEDED_BYTES, UNPACKED = {"cpu": 3 << 30, "nvidia": 14 << 30, "amd": 28 << 30}, 5
 #: Local versions of PyTorch's builds by vendor; the one of PyPI, for CUDA, has none.
 BUILDS = {"cpu": r"\+cpu", "nvidia": r"(?:\+cu\d+)?", "amd": r"\+rocm[\d.]+"}
-#: Variables of uv and of building DeepSpeed; and that imports leave bytecode for the imports to come.
+#: Environment variables for uv and DeepSpeed's build; the last lets imports leave bytecode for later imports.
 SETTINGS = {"UV_SYSTEM_CERTS": "1", "UV_NO_PROGRESS": "1", "DS_BUILD_OPS": "0", "PYTHONDONTWRITEBYTECODE": ""}
 IMPORT_SECONDS = 300
 #: What is imported to show that an environment works; the first is tried at each call.
@@ -65,7 +65,8 @@ class EnvironmentAnswer(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """What an environment has. `torch`: its requirement; `locked`: text of the locked packages; `vendor`: of GPUs."""
+    """What a node's Python environment has. `torch`: requirement of PyTorch; `locked`: text of the locked packages with
+    their hashes; `vendor`: that of the node's GPUs, or `cpu`."""
 
     vendor: str
     has_driver: bool
@@ -151,7 +152,7 @@ def node_environment(
 
 
 def add_packages(answer: dict[str, Any], packages: Sequence[str], until: float, check_mode: bool) -> None:
-    """Install missing system packages, and add them to the answer; what hinders is a remark."""
+    """Install missing system packages until the monotonic time `until`, and add them, or a remark, to the answer."""
     missing = node_packages.missing_of(packages)
     problem = "" if check_mode or not missing else node_packages.install_packages(missing, until - time.monotonic())
     answer["remarks"] += [problem] if problem else []
@@ -198,7 +199,7 @@ class NodeEnvironment:
         return self.link.resolve() == self.path.resolve()
 
     def make(self):
-        """Make the environment, and return the answer. After a failure, what came from an index stays."""
+        """Make the environment, and return the answer. After a failure, downloads from an index stay for a retry."""
         needed = NEEDED_BYTES[self.spec.vendor] + UNPACKED * self.wheels.get("bytes", 0)
         free = shutil.disk_usage(self.folder).free
         if free < needed:
@@ -294,7 +295,7 @@ def installing(folder):
 
 
 def output_of(name, command, seconds):
-    """Run a command and return its output. Raises NodeError."""
+    """Run a command, with `name` in messages, for at most `seconds`; return its output. Raises NodeError."""
     done = run_bounded(name, command, max(0.1, seconds))
     if not done.ok:
         raise NodeError(

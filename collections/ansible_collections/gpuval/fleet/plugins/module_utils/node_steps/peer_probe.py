@@ -25,7 +25,7 @@ class ProbeAnswer(TypedDict, total=False):
 
 
 def peer_probe(module: Any, **arguments: Any) -> ProbeAnswer:
-    """Listen for other nodes, or measure the path to them and to services. Check mode does neither with ports."""
+    """Listen for other nodes, or measure the path to them and to services. Check mode opens and tests no port."""
     options = PeerProbeOptions(**arguments)
     module.no_log_values |= {  # a URL may be signed, that of a proxy may hold a password
         endpoint[name] for endpoint in options.endpoints for name in ("url", "proxy") if endpoint.get(name)

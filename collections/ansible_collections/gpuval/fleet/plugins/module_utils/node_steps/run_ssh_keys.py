@@ -14,7 +14,7 @@ class KeysAnswer(TypedDict, total=False):
 
 
 def run_ssh_keys(module: Any, directory: str, run_id: str, node: str, files: dict[str, str]) -> KeysAnswer:
-    """Make the folder `ssh/` hold exactly these files: content by name."""
+    """Make the folder `ssh/` of a run hold exactly `files`, content by name."""
     for name in (run_id, node, *files):
         if not name or name.startswith(".") or "/" in name:
             raise NodeError(f"{name!r} is not a name")
@@ -39,13 +39,13 @@ def run_ssh_keys(module: Any, directory: str, run_id: str, node: str, files: dic
 
 
 def changes(folder, files):
-    """Return the names of files in a folder that differ from `files`, or are not in it."""
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    wrong = [name for name, text in files.items() if name not in there or not same(folder / name, text)]
-    return wrong, sorted(there - set(files))
+    """Return the names in `files` (content by name) that a folder lacks or has otherwise, and its other names."""
+    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    wrong = [name for name, text in files.items() if name not in present or not has_content(folder / name, text)]
+    return wrong, sorted(present - set(files))
 
 
-def same(path, text):
+def has_content(path, text):
     try:
         return path.stat().st_mode & 0o777 == 0o600 and path.read_bytes() == text.encode()
     except OSError:

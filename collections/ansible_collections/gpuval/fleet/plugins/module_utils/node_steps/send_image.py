@@ -71,7 +71,7 @@ def look(directory, sha256, size, image_id, runtime="auto"):
 
 
 def loaded(image_id, runtime="auto"):
-    """Whether the engine that the runner will use has the image."""
+    """Whether the container engine that the runner will use has the image with this id."""
     for engine in of_runtime(runtime):
         shown = engine.run(engine.command, "image", "inspect", "--format", "{{.Id}}", image_id, timeout=ANSWER_SECONDS)
         if shown.returncode is not None:

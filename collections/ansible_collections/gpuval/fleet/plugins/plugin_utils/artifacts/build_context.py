@@ -19,7 +19,7 @@ SHARED = {
         *("loading/requirements.txt", "inference/transformers.txt"),
     ),
 }
-#: Folder name in a context that does not come from docker/.
+#: Value of `folder` for a build context that is a user's whole folder, not one of docker/.
 WHOLE = "."
 _LEFT_OUT = {"README.md", ".gitignore", ".dockerignore", "__pycache__"}
 
@@ -63,8 +63,9 @@ class BuildContext:
 def gather(
     docker: Path, folder: str, wheels: Path | None, certificate: Path | None, pip_conf: Path | None
 ) -> BuildContext:
-    """Return the build context of `docker/<folder>`, or of an absolute folder unchanged. Raises ``ImagesError``."""
-    root = docker / folder  # the folder alone where it is absolute
+    """Return the build context of `docker/<folder>` with wheels (a folder), CA certificate and pip.conf, or that of an
+    absolute folder unchanged. Raises ``ImagesError``."""
+    root = docker / folder  # `folder` alone if it is absolute
     if not (root / "Dockerfile").is_file():
         remedy = "set container_image_folder to the folder docker/ of a checkout, or name one of its folders in"
         raise ImagesError(f"{root} has no Dockerfile: {remedy} gpuval_images.<name>.folder")

@@ -89,7 +89,7 @@ def unpack(name: str, archive: Path, root: Path, most_bytes: int) -> None:
                 if kind:
                     raise DatasetError(f"{shown} is {kind}: pack plain files and folders alone (tar --dereference)")
                 if (parts != ["."] and set(parts) & {"", ".", ".."}) or "\\" in member or not member.isprintable():
-                    raise DatasetError(f"{shown} is no name inside a folder: pack it anew")
+                    raise DatasetError(f"{shown} is no valid path below the archive's root: pack it anew")
                 if count > MAX_FILES or size < 0 or total > most_bytes:
                     limit = f"{MAX_FILES} files or {human_bytes(most_bytes)}"
                     remedy = "free space at gpuval_state_dir, or pack fewer files"

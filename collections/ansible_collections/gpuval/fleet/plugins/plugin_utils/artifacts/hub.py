@@ -44,7 +44,8 @@ def fetch(
     silence_seconds: float,
     say: Callable[[str], object],
 ) -> HubAnswer:
-    """Download to `root`, unless nothing arrives for `silence_seconds`. `say` gets a line every half minute."""
+    """Download a repository to the folder `root`; fails if nothing arrives for `silence_seconds`. `say` gets a line of
+    progress every half minute."""
     log = root.parent / "hub.log"
     fork = multiprocessing.get_context("fork")
     reader, writer = fork.Pipe(duplex=False)
@@ -100,7 +101,7 @@ def _work(writer: Pipe, log: Path, repository: str, root: Path, revision: str | 
 
 
 def _refusal(error: BaseException) -> HubAnswer:
-    """The HubAnswer for an error or its cause: the client hides the hub's answer behind an error about its cache."""
+    """Return the HubAnswer for an error or its cause: the client hides the hub's answer in an error about its cache."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     before = error.__cause__ or error.__context__
     if not status and before is not None:
@@ -110,7 +111,7 @@ def _refusal(error: BaseException) -> HubAnswer:
 
 
 def _written(root: Path) -> tuple[int, int]:
-    """Bytes of all files below `root`, and the time of the last change."""
+    """Return the bytes of all files below `root`, and the time of the last change in nanoseconds."""
     total = newest = 0
     for where, _folders, names in os.walk(root):
         for name in names:

@@ -43,7 +43,7 @@ def publish(access: StoreBackend, state: Path, entry: Mapping[str, Any], say: Ca
 
 
 def upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[str], None], *, in_parts: bool) -> None:
-    """Upload an archive. `entry`: its key, bytes and the reference to show. Raises ``ImagesError``."""
+    """Upload an image's archive, `in_parts` if large. `entry`: its key, bytes and reference. Raises ``ImagesError``."""
     if not path.is_file():
         raise images.ImagesError(f"{path} is gone: build {entry['reference']} again")
     total, began, lock = entry["bytes"], time.monotonic(), threading.Lock()

@@ -80,7 +80,7 @@ def _source(name: str, value: Any) -> ImageSource:
     reference = str(value.get("reference") or "")
     is_image = _REFERENCE.fullmatch(reference) and len(reference) <= _MOST_CHARACTERS
     example = "registry.example/name:tag, or name@sha256:..."
-    check(is_image, ".reference", f"{reference!r} is no image; one is {example}")
+    check(is_image, ".reference", f"{reference!r} is no image reference, such as {example}")
     sources = [
         source
         for source in ("build", "copy", "archive")
@@ -92,7 +92,7 @@ def _source(name: str, value: Any) -> ImageSource:
     check(is_known, ".reference", "the digest of an image that is built is not known before: name a tag")
     identity, vendor, arguments = value.get("id"), str(value.get("vendor") or ""), value.get("arguments") or {}
     is_id = not identity or _ID.fullmatch(str(identity))
-    check(is_id, ".id", f"{identity!r} is no id; such as sha256: and 64 digits")
+    check(is_id, ".id", f"{identity!r} is no image id, which is sha256: and 64 hexadecimal digits")
     check(vendor in ("", *VENDORS), ".vendor", f"{vendor!r} must be one of {', '.join(VENDORS)}")
     check(isinstance(arguments, Mapping), ".arguments", f"is {arguments!r}, but gives build arguments by name")
     return ImageSource(
@@ -130,7 +130,7 @@ def to_make(maps: Iterable[Mapping[str, Any]], folder: Path, vendor: str) -> lis
 
 
 def read_bases(path: Path) -> dict[str, Any]:
-    """What images are built on (gpuval.bases/1). Raises ``ImagesError``."""
+    """Return the base images by vendor and folder (gpuval.bases/1) in a YAML file. Raises ``ImagesError``."""
     try:
         document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
@@ -176,7 +176,7 @@ def _with_base(item: ImageSource, images: Sequence[ImageSource], bases: Mapping[
 
 
 def by_digest(reference: str, digest: str) -> str:
-    """The image reference with `digest` in place of its tag; unchanged if `digest` is empty."""
+    """Return an image reference with `digest` in place of its tag; unchanged if `digest` is empty."""
     folder, slash, name = reference.partition("@")[0].rpartition("/")
     return f"{folder}{slash}{name.partition(':')[0]}@{digest}" if digest else reference
 
@@ -220,7 +220,7 @@ def archives(plan_images: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, 
 
 
 def signed_downloads(store: Store, plan_images: Mapping[str, Mapping[str, Any]], seconds: float) -> dict[str, str]:
-    """Return a signed URL for each archive of a plan's images, by the archive's key. The URLs are secrets."""
+    """Return a URL for each archive of a plan's images by its key, valid for `seconds`. The URLs are secrets."""
     valid = min(int(seconds), MAX_SIGNED_SECONDS)
     return {archive["key"]: store.sign_get(archive["key"], valid) for archive in archives(plan_images)}
 

@@ -156,7 +156,7 @@ def _local(path: Path, folder: str, revision: str | None) -> ModelSource:
 
 
 def _refusal(repository: str, revision: str | None, token: str | None, address: str, answer: hub.HubAnswer) -> str:
-    """Why the hub at `address` did not give the repository, and what to do."""
+    """Return why the hub at `address` refused a repository, and what to do."""
     if answer.error == "GatedRepoError":
         remedy = "accept its licence on the hub and give a token of that account (gpuval_hf_token)"
         return f"{repository} is gated: {remedy}"
@@ -177,8 +177,8 @@ def _refusal(repository: str, revision: str | None, token: str | None, address: 
 
 
 def files_below(root: Path, is_wanted: Callable[[str], bool], skipped: Collection[str] = ()) -> dict[str, Path]:
-    """Files that `is_wanted` accepts, by name below `root`; links are followed, folders named in `skipped` left out.
-    Raises ``ModelError`` for special files, and for names that a manifest cannot contain."""
+    """Return the files that `is_wanted` accepts, by name below `root`; follows links, leaves out folders named in
+    `skipped`. Raises ``ModelError`` for special files, and for names that a manifest cannot contain."""
     files: dict[str, Path] = {}
     for where, folders, names in os.walk(root, followlinks=True):
         folders[:] = sorted(name for name in folders if name not in skipped)

@@ -14,7 +14,7 @@ from ..core.paths import COLLECTION
 RUNNER = COLLECTION / "node" / "gpuval_runner"
 WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
-#: Code that the runner and the workloads share with modules, as the package `gpuval_node`: of the workloads, and all.
+#: Files of module_utils that become the package `gpuval_node` in the workloads' zip file, and in the runner's.
 OF_WORKLOADS = (
     *("atomic_file.py", "clock_skew.py", "process_stat.py", "volumes.py"),
     *(f"network/{name}.py" for name in ("__init__", "greeting", "packets", "parallel", "routes", "tcp")),
@@ -94,8 +94,8 @@ def _shared(names: Iterable[str]) -> list[Entry]:
 
 
 def _bytecode(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries with bytecode: Python caches none for a zip, and compiling takes half of a start's CPU time. A node
-    with another Python sees a foreign magic number, and compiles the source."""
+    """Return entries with the bytecode of sources: Python caches none for a zip, and compiling takes half of a start's
+    CPU time. A node with another Python sees a foreign magic number, and compiles the source."""
     compiled = []
     for name, source in entries:
         if not name.endswith(".py") or name == "__main__.py":

@@ -17,7 +17,7 @@ _REGISTRY = re.compile(r"[a-z0-9][a-z0-9.-]*(:\d{1,5})?(/[a-z0-9]+([._-]+[a-z0-9
 
 
 def check_registry(registry: str) -> str:
-    """The registry without a slash at its end. Raises ImagesError."""
+    """Return a registry (HOST/PATH) without a slash at its end. Raises ImagesError for any other form."""
     plain = registry.rstrip("/")
     if not _REGISTRY.fullmatch(plain):
         raise ImagesError(
@@ -27,7 +27,7 @@ def check_registry(registry: str) -> str:
 
 
 def sources(registry: str, vendor: str, names: Mapping[str, Any] | set[str]) -> dict[str, dict[str, Any]]:
-    """Entries of gpuval_images that build the images of docker/ for a vendor's accelerators."""
+    """Return entries of gpuval_images that build the folders `names` of docker/ for a vendor's accelerators."""
     tag = f"{version()}-{vendor}"
     return {
         name: {"reference": f"{registry}/{PREFIX}{name}:{tag}", "build": True, "vendor": vendor}
@@ -36,7 +36,8 @@ def sources(registry: str, vendor: str, names: Mapping[str, Any] | set[str]) -> 
 
 
 def is_of_site(name: str, entry: Any) -> bool:
-    """Whether the site declared an image itself, rather than `make build`. Raises ImagesError for one to be made."""
+    """Whether an entry of gpuval_images names the site's own image rather than one that `make build` pushed. Raises
+    ImagesError for an entry that is to be built or copied."""
     entry = entry if isinstance(entry, Mapping) else {}
     if made := [way for way in ("build", "copy", "archive") if entry.get(way)]:
         raise ImagesError(
@@ -48,7 +49,8 @@ def is_of_site(name: str, entry: Any) -> bool:
 
 
 def with_references(path: Path, text: str, references: Mapping[str, str]) -> str:
-    """The text of a file of variables with these references in `gpuval_images`; all else stays. Raises ImagesError."""
+    """Return the text of a file of variables with `references` (by image name) set in `gpuval_images`, and otherwise
+    unchanged. Raises ImagesError."""
     entries = {name: f'{{reference: "{reference}"}}' for name, reference in references.items()}
     try:
         changed = _changed(text, entries, references)
@@ -92,7 +94,7 @@ def _changed(text: str, entries: Mapping[str, str], references: Mapping[str, str
 
 
 def _end(node: yaml.Node) -> int:
-    """Where the last leaf of a YAML node ends; a block ends after the comments that follow it."""
+    """Return the position at which the last leaf of a YAML node ends; a block ends after comments that follow it."""
     if isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)

@@ -1,4 +1,4 @@
-"""The model's round trip on the controller: serve and ask, upload, delete, load back, serve and ask again. It proves
+"""A model's round trip on the controller: serve and query, upload, delete, load back, serve and query again. It proves
 before a run that what the store holds can be served, with the programs that the nodes run too."""
 
 import json

@@ -59,7 +59,7 @@ LAYER = {
     "mlp.down_proj": (HIDDEN, INTERMEDIATE),
 }
 
-#: The tokenizer's merges are learnt from this text: plain prose about the subject at hand.
+#: Text from which the tokenizer's merges are learnt: plain prose about GPU nodes.
 PROSE = Path(__file__).with_name("tiny_model_prose.txt")
 
 
@@ -102,8 +102,8 @@ def _train_tokenizer():
 
 
 def _silent_ids(tokenizer) -> list[int]:
-    """Token ids whose output row is zero, so that greedy decoding never picks them: special tokens (an early end would
-    make the amount of work random), ids without a token, and bytes that are no text by themselves."""
+    """Return the token ids whose output row is to be zero, so that greedy decoding never picks them: special tokens (an
+    early end would make the work random), ids without a token, and bytes that are no text by themselves."""
     size = tokenizer.get_vocab_size()
     tokens = {i: tokenizer.decode([i], skip_special_tokens=True).strip() for i in range(size)}
     spoken = {i for i, token in tokens.items() if token and token.isascii() and token.isprintable()}
@@ -140,7 +140,7 @@ def _write_weights(path: Path, seed: int, silent_ids: list[int]) -> None:
 
 
 def _bfloat16_bytes(tensor) -> bytes:
-    """Little-endian bfloat16, rounded to nearest even; NumPy has no such type."""
+    """Return a float array as little-endian bfloat16, rounded to nearest even; NumPy has no such type."""
     import numpy  # noqa: PLC0415 - only when asked
 
     bits = tensor.astype("<f4").view("<u4")

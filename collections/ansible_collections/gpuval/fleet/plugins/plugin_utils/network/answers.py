@@ -1,4 +1,4 @@
-"""Intake of nodes' answers, which are untrusted: size limit and schema, then what the findings need of them. Pure."""
+"""Checks nodes' answers about their network, which are untrusted: size and schema. Keeps what findings need. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,21 @@ from ..core import schemas
 from ..core.errors import GpuvalError
 from ..core.escape import one_line
 
-#: An answer about 1,000 peers has 600 KiB.
+#: Maximum size of a node's answer: one about 1,000 peers has 600 KiB.
 MAX_BYTES = 4 << 20
 #: Figures of a service that was not measured.
 NO_FIGURES = {**dict.fromkeys(FIGURES), "host": "", "port": None, "message": ""}
 
 
 class Rejected(GpuvalError):  # noqa: N818  (what the answer is)
-    """A malformed answer, which gpuval's own code never gives; the message names the wrong place."""
+    """A node's malformed answer about its network, which gpuval's own code never gives; the message names the field."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The answer of one node, or the `reason` why it has none, or why it was rejected.
+    """One node's answer about its network, or the `reason` why it has none, or why it was rejected.
 
-    `services` (with all figures) and `interfaces` are documents of the schema.
+    `services` (with all figures) and `interfaces` are documents of the schema network_answer, by name.
     """
 
     peers: dict[str, LinkAnswer] = field(default_factory=dict)
@@ -37,7 +37,8 @@ class Answers:
 
 
 def take_in(facts: Any, node: str, peers: Sequence[str], services: Sequence[str], not_listening: Any = None) -> Answers:
-    """Check and parse a node's answer (`facts`) about the peers and services to measure. Raises Rejected."""
+    """Check and parse a node's answer (`facts`) about the peers and services to measure. `not_listening`: by port, why
+    the node does not listen there. Raises Rejected."""
     answer = {**facts, "not_listening": not_listening or {}} if isinstance(facts, Mapping) else facts
     try:
         if len(json.dumps(answer, allow_nan=False)) > MAX_BYTES:

@@ -14,8 +14,9 @@ Pair = tuple[str, str]  # source and target
 
 
 @dataclass(frozen=True)
-class Odd:
-    """A node that explains failures: as target of pairs (`to`), as source (`from`), or as both."""
+class ImplicatedNode:
+    """A node that explains failures: as target of pairs (`to`), as source (`from`), or as both. `bad` and `tried` count
+    its failed and all its pairs."""
 
     node: str
     side: str
@@ -23,33 +24,33 @@ class Odd:
     tried: int
 
 
-def blame(tried: Mapping[Pair, bool]) -> tuple[list[Odd], list[Pair]]:
-    """The nodes that explain failed pairs, worst first, and the failed pairs that no node explains. `tried`: by pair,
-    whether it failed."""
+def blame(tried: Mapping[Pair, bool]) -> tuple[list[ImplicatedNode], list[Pair]]:
+    """Return the nodes that explain failed pairs, worst first, and the failed pairs that no node explains. `tried`: by
+    pair, whether it failed."""
     open_pairs = {pair for pair, bad in tried.items() if bad}
     live = dict(tried)
-    odd_nodes: list[Odd] = []
+    implicated: list[ImplicatedNode] = []
     while open_pairs:
         candidates = _candidates(live, open_pairs)
         if not candidates:
             break
-        _rank, odd = max(candidates, key=lambda item: item[0])  # of equal candidates the first by name
-        odd_nodes.append(odd)
-        ends = {"from": (0,), "to": (1,), "both": (0, 1)}[odd.side]
-        explained = {pair for pair in live if odd.node in [pair[end] for end in ends]}
+        _rank, worst = max(candidates, key=lambda item: item[0])  # of equal candidates the first by name
+        implicated.append(worst)
+        ends = {"from": (0,), "to": (1,), "both": (0, 1)}[worst.side]
+        explained = {pair for pair in live if worst.node in [pair[end] for end in ends]}
         open_pairs -= explained
         live = {pair: bad for pair, bad in live.items() if pair not in explained}
-    return odd_nodes, sorted(open_pairs)
+    return implicated, sorted(open_pairs)
 
 
 def both_ways(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """Links that are bad in both directions, each once, and links that are bad in one."""
+    """Return the links whose pairs failed in both directions, each once, and the pairs that failed in one only."""
     linked = set(pairs)
     mutual = [(source, target) for source, target in pairs if source < target and (target, source) in linked]
     return mutual, [(source, target) for source, target in pairs if (target, source) not in linked]
 
 
-def _candidates(live: Mapping[Pair, bool], open_pairs: set[Pair]) -> list[tuple[tuple[float, int], Odd]]:
+def _candidates(live: Mapping[Pair, bool], open_pairs: set[Pair]) -> list[tuple[tuple[float, int], ImplicatedNode]]:
     into: dict[str, list[bool]] = {}
     out: dict[str, list[bool]] = {}
     for (source, target), bad in live.items():
@@ -65,5 +66,5 @@ def _candidates(live: Mapping[Pair, bool], open_pairs: set[Pair]) -> list[tuple[
             guilty = {"both": [*sides["to"], *sides["from"]]}
         for side, tries in guilty.items():
             count = sum(tries)
-            candidates.append(((count / len(tries), count), Odd(node, side, count, len(tries))))
+            candidates.append(((count / len(tries), count), ImplicatedNode(node, side, count, len(tries))))
     return candidates

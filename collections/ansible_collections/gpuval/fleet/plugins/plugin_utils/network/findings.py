@@ -12,7 +12,7 @@ from typing import Any
 from ...module_utils.network.peers import LinkAnswer
 from ..core.text import some_of
 from .answers import Answers
-from .blame import Odd, Pair, blame, both_ways
+from .blame import ImplicatedNode, Pair, blame, both_ways
 
 #: A link is slow if its time exceeds the usual time by this factor and by these seconds: in a rack times are near zero.
 SLOW_FACTOR = 3.0
@@ -24,7 +24,7 @@ MIN_LINKS = 4
 #: If this share of all links failed, the cause is the network and not a node.
 NEARLY_ALL = 0.9
 LISTED = 6
-#: By the side of a node that fails (`to`, `from`, `both`), the message and the remedy.
+#: Message and remedy of a finding about a node, by the side on which its pairs fail: as target (`to`), source, or both.
 Words = Mapping[str, tuple[str, str]]
 SIDES = ("to", "from", "both")
 REACH: Words = {
@@ -54,7 +54,7 @@ NOT_COMPARED = re.compile(r"lo|docker|br-|veth|cni|flannel|cali|virbr|podman|tun
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding about nodes. Level `fail`: certainly wrong, or against the settings; `warn`: unusual.
+    """A finding about the network of nodes. Level `fail`: certainly wrong, or against the settings; `warn`: unusual.
 
     `only`: those of `nodes` that fail because of the finding; None: all. A report on another node fails the reporter.
     """
@@ -77,7 +77,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All evidence of one measurement of the network."""
+    """All evidence of one measurement of a fleet's network. `answers`, `zones`: by node; `ports`: that must be open."""
 
     answers: Mapping[str, Answers]
     zones: Mapping[str, str]
@@ -94,7 +94,7 @@ class Fleet:
 
 
 def find(fleet: Fleet) -> list[Finding]:
-    """All findings, failures first."""
+    """Return all findings about a fleet's network, failures first."""
     pairs = fleet.pairs()
     findings = [
         *_silent(fleet, pairs),
@@ -122,6 +122,9 @@ def _silent(fleet: Fleet, pairs: Mapping[Pair, LinkAnswer]) -> Iterator[Finding]
                 remedy = "The machine is up: check SSH, the user and the route from the controller."
             message = f"{name} measured nothing: {answers.reason}; {reached}"
             yield Finding("fail", "silent", (name,), message, remedy)
+        elif late := sorted(peer for peer, asked in answers.peers.items() if asked.state == "not_asked"):
+            text = f"{len(late)} of {len(answers.peers)} node(s) were not measured in time: {some_of(late, LISTED)}"
+            yield Finding("fail", "silent", (name,), f"{name}: {text}", "Increase network_probe_seconds.")
 
 
 def _reach(fleet: Fleet, pairs: Mapping[Pair, LinkAnswer]) -> Iterable[Finding]:
@@ -190,7 +193,7 @@ def _slow_findings(
     def compared(pair: Pair) -> str:
         return f"{noun}: {_shown(values[pair], is_rate)}, usual is {_shown(usual[pair], is_rate)}"
 
-    def worst(odd: Odd) -> str:
+    def worst(odd: ImplicatedNode) -> str:
         pairs = [pair for pair, bad in tried.items() if bad and odd.node in pair]
         return compared((min if is_rate else max)(pairs, key=values.__getitem__))
 
@@ -248,7 +251,7 @@ def _same_address(fleet: Fleet) -> Iterator[Finding]:
 
 
 def _unlike(fleet: Fleet) -> Iterator[Finding]:
-    """Interfaces that differ from the same interface on most nodes."""
+    """Yield warnings of interfaces whose MTU or state differs from that of the same interface on most nodes."""
     values_of: dict[tuple[str, str], dict[str, object]] = {}
     for node, name, interface in _interfaces(fleet):
         link = "down" if interface["state"] == "down" else ("up" if interface["carrier"] else "without carrier")
@@ -270,7 +273,7 @@ def _unlike(fleet: Fleet) -> Iterator[Finding]:
 
 
 def _interfaces(fleet: Fleet) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Node, interface name and interface, for all interfaces that are compared."""
+    """Yield node, interface name and interface of all interfaces that are compared between nodes."""
     for node, answers in fleet.answers.items():
         for name, interface in answers.interfaces.items():
             if not NOT_COMPARED.match(name):
@@ -285,9 +288,9 @@ def _findings(
     remedy: str,
     *,
     link: Callable[[Pair], str],
-    worst: Callable[[Odd], str] = lambda _odd: "",
+    worst: Callable[[ImplicatedNode], str] = lambda _odd: "",
 ) -> Iterator[Finding]:
-    """Findings about nodes that explain failed pairs, and about other failed links. `tried`: by pair, whether it
+    """Yield findings about nodes that explain failed pairs, and about other failed links. `tried`: by pair, whether it
     failed; `link`, `worst`: describe a failed link, and a node's worst link."""
     nodes, unexplained = blame(tried)
     for odd in nodes:
@@ -304,10 +307,10 @@ def _findings(
 
 
 def _usual(values: Mapping[Pair, float], zones: Mapping[str, str], high: bool = False) -> dict[Pair, float]:
-    """The usual value for each pair: of all pairs between the same zones, or of all pairs if these are few.
+    """Return the usual value for each pair: of all pairs between the same zones, or of all pairs if these are few.
 
-    The usual value is the good quartile: with one slow node of three, four of six links are slow.
-    """
+    The usual value is the good quartile (`high` values are good, else low): with one slow node of three, four of six
+    links are slow."""
     zones_of = {pair: tuple(sorted(zones.get(name, "") for name in pair)) for pair in values}
     classes: dict[tuple[str, ...], list[float]] = {}
     for pair, value in values.items():

@@ -52,7 +52,7 @@ def document(
 
 
 def rows(fleet: Fleet) -> list[dict[str, Any]]:
-    """A row of COLUMNS for each tested link."""
+    """Return a row with COLUMNS for each measured link between two nodes."""
     return [
         {
             "from": source,
@@ -65,7 +65,7 @@ def rows(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def table(fleet: Fleet) -> str:
-    """The tested links as CSV."""
+    """Return the measured links between nodes as CSV."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -76,7 +76,7 @@ def table(fleet: Fleet) -> str:
 
 
 def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) -> list[str]:
-    """Lines for the console: one with figures, then one for each finding, then the place of the files."""
+    """Return lines for the console: one with figures, one for each finding, and one with the paths of the files."""
     pairs = fleet.pairs()
     reached = {pair: asked for pair, asked in pairs.items() if asked.reached}
     answered = sum(not answers.reason for answers in fleet.answers.values())

@@ -1,7 +1,7 @@
-"""The pairs of nodes to measure. Pure.
+"""The pairs of nodes whose network is measured. Pure.
 
-Up to `mesh` nodes everyone asks everyone. Above that each node asks `degree` others and is asked by as many, both ways,
-so that a link that is good in one direction only is seen; and each pair of zones has a link of its own.
+Up to `mesh` nodes, each node measures all others. With more, each measures `degree` others and they measure it, so that
+a link that is good in one direction only is seen; and each pair of zones has a link of its own.
 """
 
 import itertools
@@ -17,8 +17,8 @@ EXTRA = 8
 def plan(
     nodes: Sequence[str], zones: Mapping[str, str], mesh: int = MESH, degree: int = DEGREE
 ) -> dict[str, list[str]]:
-    """The peers that each node measures, in the order of `nodes`. Up to `mesh` nodes measure all others, more measure
-    `degree` peers each."""
+    """Return the peers that each node measures, in the order of `nodes`. Up to `mesh` nodes measure all others, more
+    measure `degree` peers each. `zones`: zone by node."""
     names = list(dict.fromkeys(nodes))
     if len(names) <= mesh:
         return {name: [other for other in names if other != name] for name in names}
@@ -32,7 +32,7 @@ def plan(
 
 
 def uncovered(peers: Mapping[str, Collection[str]], zones: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Pairs of zones without a measured link, since their nodes have the maximum number of links."""
+    """Return pairs of zones without a measured link, since their nodes have the maximum number of links."""
     linked = {
         tuple(sorted((zones.get(name, ""), zones.get(other, "")))) for name, others in peers.items() for other in others
     }
@@ -42,7 +42,8 @@ def uncovered(peers: Mapping[str, Collection[str]], zones: Mapping[str, str]) ->
 
 
 def _offsets(count: int, degree: int) -> list[int]:
-    """Steps by which a node finds its peers on the circle of nodes, from neighbours to across; each gives two peers."""
+    """Return steps from a node to its peers on the circle of `count` nodes, from neighbours to across. Each step leads
+    to two peers."""
     count_wanted = max(1, degree // 2)
     half = count // 2
     steps = [max(1, round(half ** (step / max(1, count_wanted - 1)))) for step in range(count_wanted)]

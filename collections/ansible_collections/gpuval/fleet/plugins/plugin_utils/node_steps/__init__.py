@@ -1,1 +1,1 @@
-"""Steps of nodes: each file has a function of its name, the half on the controller; options are its parameters."""
+"""Controller halves of steps that work on nodes: each file has a function of its name, with options as parameters."""

@@ -18,44 +18,35 @@ from ..core.step_options import StepOptions, StoreOptions
 from ..store.access import open_store
 
 HERE = ("local",)
-#: Of an entry of the catalogue, beside name and reference; all null where nodes build the image for themselves.
+#: Keys of an image in the catalogue, beside name and reference; all null if nodes build the image for themselves.
 MADE = (
-    "id",
-    "sha256",
-    "bytes",
-    "key",
-    "architecture",
-    "context",
-    "base",
-    "base_id",
-    "base_digest",
-    "engine_id",
-    "build_seconds",
+    *("id", "sha256", "bytes", "key", "architecture", "context"),
+    *("base", "base_id", "base_digest", "engine_id", "build_seconds"),
 )
 
 
 class BuildImageOptions(StepOptions):
     store: StoreOptions
     engine: Literal["auto", "docker", "podman"] = "auto"
-    #: Of each pull, build and save.
+    #: Time limit of each pull, build and save.
     timeout_seconds: float = 7200.0
     #: `gpuval_images` of each host. An image is made after those that it is built on.
     images: Sequence[Mapping[str, Any]]
-    #: Which of them are made: built, copied from a registry, or an archive of the controller.
+    #: Kinds of images that are made: built, copied from a registry, or from an archive of the controller.
     ways: Sequence[Literal["build", "copy", "archive"]] = ("build", "copy", "archive")
-    #: Of the Dockerfiles and bases.yml.
+    #: Folder of the Dockerfiles and bases.yml.
     folder: Path = Path("docker")
-    #: Whose accelerators images are for that do not say it themselves.
+    #: Vendor of the accelerators for images that declare none.
     vendor: Literal["", "nvidia", "amd", "gaudi", "cpu"] = ""
-    #: To install from instead of an index; the index's certificate authority, and the configuration of pip.
+    #: Folder of wheels to install from instead of an index; the index's certificate authority; the file pip.conf.
     wheels: str = ""
     ca_file: str = ""
     pip_conf: str = ""
-    #: The base may be another image than at the last build.
+    #: Allow a base that is another image than at the last build.
     new_base: bool = False
     #: Build again although nothing changed, without the engine's cache.
     no_cache: bool = False
-    #: Images are what the play is about: it says where there is none to make.
+    #: Display a message if there is no image to make, as in the playbook `build`.
     required: bool = False
     #: Save the images and put them into the store. Else each node builds them for itself.
     publish: bool = True
@@ -68,7 +59,7 @@ def build_image(action: ControllerAction, options: BuildImageOptions) -> dict[st
 
 
 class ImageMaker:
-    """Makes the images of a task in the order in which they are built on each other."""
+    """Makes the images of a task, each after the images that it is built on."""
 
     def __init__(self, action: ControllerAction, options: BuildImageOptions) -> None:
         self.action, self.options = action, options

@@ -18,7 +18,7 @@ def clean_node(
     remove_images: bool = False,
     probe: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """`probe`: findings of the step probe_nodes by node; a node that is not reachable is not contacted."""
+    """Clean a node of runs, unless `probe`, the findings of the step probe_nodes by node, has it as not reachable."""
     node = action.task_vars["inventory_hostname"]
     finding = (probe or {}).get(node) or {}
     if finding.get("state", REACHABLE) != REACHABLE:

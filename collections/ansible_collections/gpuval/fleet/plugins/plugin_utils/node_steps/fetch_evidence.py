@@ -24,11 +24,12 @@ CONTENT_TYPES = {"records": "application/json", "series": "application/json", "l
 
 class FetchEvidenceOptions(RunOptions):
     store: StoreOptions
-    #: Only what never reached the store.
+    #: Fetch only results that never reached the store.
     not_uploaded: bool = False
-    #: Put what is fetched into the store; otherwise fetch all that is new, or just all, and return it by key.
+    #: Put fetched results into the store. Otherwise return by key what is new since the last fetch, or with
+    #: `not_uploaded` all.
     by_store: bool = True
-    #: By key the digests of what was read from the store: return what differs, and all digests that the node states.
+    #: Digests by key of results read from the store: return the node's results that differ, and all its digests.
     read: Mapping[str, Any] | None = None
 
 
@@ -46,7 +47,7 @@ def fetch_evidence(action: RunAction, options: FetchEvidenceOptions) -> dict[str
 
 
 def fetch_launched(action, folder, node, launch, options):
-    """Fetch from a node what its launch left there. Raises StoreError."""
+    """Fetch from a node the results that its launch left there. Raises StoreError."""
     run = folder.read_run()
     compares = options.read is not None
     by_store, returned = options.by_store and not compares, {}
@@ -129,7 +130,7 @@ def _ask(action, directory, digests, options):
 
 
 def _is_newer(store, key, data):
-    """Whether the node itself has meanwhile uploaded a later record than the one fetched."""
+    """Whether the store has a later record at `key` than the fetched `data`, which the node uploaded meanwhile."""
     raw = store.get_if_there(key, max_bytes=MAX_RECORD_BYTES)
     if raw is None:
         return False

@@ -1,4 +1,4 @@
-"""Put the node's archive into the results. A node without one is named, not failed."""
+"""Gather a node's evidence into an archive in the results. A node that gives none is named, and the task goes on."""
 
 import base64
 import binascii
@@ -32,7 +32,7 @@ def host_evidence(action: RunAction, options: HostEvidenceOptions) -> dict[str, 
     folder = log_bundle.run_folder_of(options.results_dir, options.run_id, action.inventory)
     if action.check_mode:
         return {"changed": False, "evidence": {}, "msg": "check mode: nothing is gathered"}
-    # Written first, so that a task that is cut off leaves no earlier answer as today's.
+    # Written first: a task that is interrupted must not leave an earlier answer as the present one.
     log_bundle.write_state(folder, node, "silent", "the node did not answer in time")
     try:
         run_id = log_bundle.asked_run_id(folder, options.run_id)
@@ -46,7 +46,7 @@ def host_evidence(action: RunAction, options: HostEvidenceOptions) -> dict[str, 
 
 
 def _ask(action, run_id, node, options):
-    """Gather a node's evidence: the archive, a message, and notes by file. Raises HostEvidenceError."""
+    """Gather a node's evidence; return the archive, a message, and notes by file. Raises HostEvidenceError."""
     arguments = {name: getattr(options, name) for name in ("directory", "seconds", "limit_bytes", "bug_report")}
     try:
         answer = action.ask_node("host_evidence", {**arguments, "run_id": run_id, "node": node})

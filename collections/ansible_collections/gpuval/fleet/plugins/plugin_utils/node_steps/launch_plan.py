@@ -25,9 +25,9 @@ from ..watch import launch_inputs
 from ..watch.decisions import keep_started
 from ..watch.launch_inputs import ProbeOptions
 
-#: What a plan has of its options as it is.
+#: Options of the step that a plan has unchanged.
 COPIED = ("heartbeat_seconds", "runtime", "python", "container", "telemetry_seconds")
-#: Settings for an interpreter that is still to be discovered.
+#: Values of ansible_python_interpreter for an interpreter that is still to be discovered.
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
 
 
@@ -35,23 +35,23 @@ class LaunchOptions(RunOptions, ProbeOptions):
     directory: str = ""
     #: Start even if another run is active on the node, or other processes use its accelerators.
     force: bool = False
-    #: gpuval.run/1 in check mode, where it is not written.
+    #: The run (gpuval.run/1) in check mode, which writes no run.json.
     run: Mapping[str, Any] = field(default_factory=dict)
     #: Declarations of the stages by name.
     workloads: Mapping[str, Any]
     runtime: str = "auto"
-    #: Of stages that run on the host.
+    #: Python of stages that run on the host.
     python: str = "python3"
     models_dir: str = ""
     heartbeat_seconds: float = 10.0
-    #: Between two samples; 0 takes none.
+    #: Seconds between two samples of telemetry; 0 takes none.
     telemetry_seconds: float = 1.0
-    #: Of the plan; 0 is that of the run.
+    #: Deadline of the plan; 0 is that of the run.
     deadline_seconds: float = 0.0
     container: Mapping[str, Any] = field(default_factory=dict)
     images: Mapping[str, Any] = field(default_factory=dict)
     attempt: int = 1
-    #: Of a later attempt.
+    #: Stages of an attempt after the first.
     stages: Sequence[str] = ()
 
 
@@ -78,7 +78,7 @@ def launch_plan(action: RunAction, options: LaunchOptions) -> dict[str, Any]:
     else:
         launch["host_key"] = launch_inputs.host_key(folder, node)
         launch = _launch(action, folder, run, launch, plan, options)
-    python = launch.pop("found_python", "")  # of the node, which answered it
+    python = launch.pop("found_python", "")  # the node's Python, from its answer
     launch = launch_errors.described({**launch, "message": one_line(launch["message"], 4000)})
     launch = keep_started(earlier_launch, launch)
     folder.write_launch(node, launch)
@@ -93,7 +93,7 @@ def launch_plan(action: RunAction, options: LaunchOptions) -> dict[str, Any]:
 
 
 def _plan(action, folder, run, node, options):
-    """The plan of the first attempt is kept once it was placed; a later attempt is a part of it."""
+    """Return a node's plan. That of the first attempt stays once it is on the node; a later attempt is a part of it."""
     path = folder.plan_file(node)
     refused = folder.read_launch(node).get("state") == "refused"  # settings may have been fixed since
     if options.attempt > 1 or (path.exists() and not refused):
@@ -145,7 +145,7 @@ def _launch(action, folder, run, launch, plan, options):
         **store_inputs,
         "keys": keys.files_for(folder, node),
         "requirements": launch_inputs.requirements(run["nodes"][node], options.workloads, options.runtime)
-        if plan["attempt"] == 1  # they were tried then
+        if plan["attempt"] == 1  # later attempts need not try them again
         else [],
         "force": options.force,
     }
@@ -190,7 +190,7 @@ def _on_node(action, arguments):
 
 
 def _interpreter(action, task_vars):
-    """The Python configured for the node, or discovered before; empty: it is still to be discovered."""
+    """Return the Python that is configured for the node or was discovered before; empty if it must be discovered."""
     configured = constants.config.get_config_value("INTERPRETER_PYTHON", variables=task_vars)
     try:  # the variable may be a template
         interpreter = str(action._templar.template(configured) or "").strip()
@@ -202,7 +202,7 @@ def _interpreter(action, task_vars):
 
 
 def _images(options, stages):
-    """The images of the plan's stages, and from where the node gets each."""
+    """Return the images of a plan's stages by reference, each with the source from which the node gets it."""
     by_stage = {stage: options.workloads[stage].get("image") for stage in stages if stage in options.workloads}
     plans.check_images(options.runtime, by_stage)
     references = list(by_stage.values())

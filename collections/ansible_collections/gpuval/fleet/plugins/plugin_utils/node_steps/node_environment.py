@@ -14,7 +14,7 @@ from ..store.access import open_store
 from ..watch import launch_inputs
 
 REQUIREMENTS = COLLECTION / "node/requirements"
-#: The node's half ends so much before the task does.
+#: Seconds by which the time limit of the step's node half is shorter than that of the task.
 SLACK_SECONDS = 60
 
 

@@ -1,4 +1,4 @@
-"""What a node measures of the network to others."""
+"""Let a node listen for other nodes, or measure its network to them and to services."""
 
 from typing import Any
 

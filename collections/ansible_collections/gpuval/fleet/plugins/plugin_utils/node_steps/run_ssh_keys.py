@@ -9,7 +9,7 @@ from ..ssh.run_keys import RunKeys, RunKeysError, node_files
 
 
 def run_ssh_keys(action: RunAction, options: RunOptions, directory: str = "", port: int = 3022) -> dict[str, Any]:
-    """`port`: of the SSH servers that nodes start for the work."""
+    """Place a run's SSH keys on a node. `port`: of the SSH servers that nodes start for multi-node stages."""
     node = action.task_vars["inventory_hostname"]
     folder = action.folder(options)
     run = folder.read_run()

@@ -23,13 +23,13 @@ DD = "bs=1M iflag=fullblock conv=notrunc status=none"
 
 class SendImageOptions(RunOptions, ProbeOptions):
     directory: str = ""
-    #: By name, and the references of those that the node's stages use.
+    #: `gpuval_images`, by name; and the references of the images that the node's stages use.
     images: Mapping[str, Any]
     references: Sequence[str] = ()
     runtime: str = "auto"
     #: `auto` sends over the connection where the node does not reach the store, `ssh` always.
     transfer: Literal["auto", "store", "ssh"] = "auto"
-    #: Of all images together.
+    #: Time limit for all images together.
     timeout_seconds: float = 3600.0
 
 
@@ -75,7 +75,7 @@ def _send(action, options, state, image, deadline):
             raise images.ImagesError(f"{path} is gone: run the playbook gpuval.fleet.build again")
         sent += _append(action, path, node_state["part"], node_state["have"], archive["bytes"], deadline)
     if _look(action, arguments)["state"] == "missing":
-        raise images.ImagesError("an archive came damaged several times")
+        raise images.ImagesError(f"an image's archive arrived damaged {TRIES} times")
     return sent
 
 
@@ -89,7 +89,8 @@ def _look(action, arguments):
 
 
 def _append(action, path, part, have, size, deadline):
-    """Send the missing part of an archive. Each piece has its offset, so sending it twice does no harm."""
+    """Send an archive's bytes from `have` on to the file `part` on the node; return how many of `size` were sent. Each
+    piece has its offset, so sending it twice does no harm. `deadline`: monotonic."""
     if not getattr(action._connection, "has_pipelining", False):  # cannot be given input: the file as a whole
         action._connection.put_file(str(path), part)
         return size
