@@ -24,7 +24,7 @@ class ActionModule(ControllerAction):
     def run(self, tmp=None, task_vars=None):
         if "store" in self._task.args:
             return super().run(tmp, task_vars)
-        result = super(ControllerAction, self).run(tmp, task_vars)  # the module checks its options
+        result = super(ControllerAction, self).run(tmp, task_vars)  # Ansible's module checks the options
         self.task_vars = task_vars or {}
         return {**result, **self.ask_node(self.name)}
 

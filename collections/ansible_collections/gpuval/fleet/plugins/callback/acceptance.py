@@ -52,7 +52,7 @@ class ConsoleFile(io.FileIO):
             ConsoleFile.has_progress = line.startswith(b"\r") and line.endswith(b"\r")
             if not ConsoleFile.has_progress:
                 return super().write(data)
-            super().write(line[: shutil.get_terminal_size().columns + len(b"\033[K")] + b"\r")  # resized since?
+            super().write(line[: shutil.get_terminal_size().columns + len(b"\033[K")] + b"\r")  # it may shrink
             return len(data)
         except BrokenPipeError:
             return len(data)
@@ -82,7 +82,7 @@ class CallbackModule(CallbackBase):
         self._run = ""
         self._failure = ""
         self._over = False
-        if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):  # not captured
+        if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout, sys.stderr = console(sys.stdout), console(sys.stderr)
 
     def v2_playbook_on_start(self, playbook):
@@ -91,7 +91,7 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_task_start(self, task, is_conditional):
         """Import a step before Ansible forks a worker for it: the workers of later steps then have its modules, too."""
         if task.resolved_action == "gpuval.fleet.controller":
-            with contextlib.suppress(Exception):  # the task reports the error
+            with contextlib.suppress(Exception):  # the task itself reports an error
                 _late("core.step_options").load_step(str(task.args.get("step")))
 
     def _remember(self, result, **_ignored):
@@ -122,7 +122,7 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         values = self._remember(result)
-        if not ignore_errors and "acceptance_report" not in values:  # a report does not replace the reason
+        if not ignore_errors and "acceptance_report" not in values:  # the run keeps its first failure
             self._failure = one_line(str(values.get("msg") or ""), MAX_REASON)
 
     def v2_playbook_on_stats(self, stats):

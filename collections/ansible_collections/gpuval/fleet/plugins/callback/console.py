@@ -94,7 +94,7 @@ class CallbackModule(Default):
             super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
             return
         self._handle_warnings(result.result)
-        if "acceptance_report" not in result.result:  # the final block has the reason
+        if "acceptance_report" not in result.result:  # FINAL ACCEPTANCE has it
             self._fail(result, "ignored" if ignore_errors else "FAILED", constants.COLOR_ERROR)
 
     def v2_runner_on_unreachable(self, result):

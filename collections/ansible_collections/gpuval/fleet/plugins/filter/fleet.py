@@ -46,7 +46,7 @@ def job_workloads(
 
 
 def published_images(sku: str) -> dict[str, dict[str, str]]:
-    """The entries of ``gpuval_images`` that a release published for a SKU or a vendor; empty for ``auto``."""
+    """Return the entries of ``gpuval_images`` that a release published for a SKU or vendor; empty for ``auto``."""
     known = sku_catalogue.named(sku)
     return images.published_images(known.vendor if known else sku)
 

@@ -129,7 +129,7 @@ class InventoryModule(ClusterSource):
         return {
             "gpuval_kubeconfig": self._kubeconfig(base),
             "gpuval_kube_context": self.get_option("context"),
-            # for nodes that come up while a run is watched
+            # settings for nodes that join while a run is watched
             "kubernetes_selector": self.get_option("selector"),
             "kubernetes_skus": self.get_option("skus"),
             "kubernetes_label_groups": self.get_option("label_groups"),
@@ -142,7 +142,7 @@ class InventoryModule(ClusterSource):
         with Cluster(ClusterAccess(kubeconfig, context)) as cluster:
             items, _version = cluster.list("Node", selector=self.get_option("selector"))
             matching = {node["metadata"]["name"] for node in items}
-            items += list_named(cluster, expected - matching).values()  # an expected node needs no labels
+            items += list_named(cluster, expected - matching).values()  # expected nodes need no labels
             devices = dra.read(cluster)
         if devices.warning and not all(map(has_plugin, items)):
             self.display.warning(devices.warning)

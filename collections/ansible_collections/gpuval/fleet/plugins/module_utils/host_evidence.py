@@ -29,7 +29,7 @@ BUG_REPORT_SECONDS = 180.0
 WORKERS = 6
 MAX_PART_BYTES = 4 << 20
 MAX_LOG_BYTES = 16 << 20
-#: Overhead in bytes of each part in the archive, and of compression.
+#: Overhead in bytes of each file in a tar archive, and of its compression.
 TAR_OVERHEAD_BYTES, PACKED_BYTES = 1536, 64
 MAX_CONTAINERS = 40
 MAX_LISTED = 5000
@@ -279,7 +279,7 @@ def shown_container(text):
 
 
 def _bug_report(seconds):
-    """Return NVIDIA's bug report as a part; it is large and slow, so it is made only on request."""
+    """Return NVIDIA's bug report, made within `seconds`; it is large and slow, so it is made only on request."""
     with tempfile.TemporaryDirectory(prefix="gpuval-bug-report-") as folder:
         target = f"{folder}/nvidia-bug-report.log"
         arguments = ("--safe-mode", "--extra-system-data", "--output-file", target)
@@ -299,7 +299,7 @@ def _bug_report(seconds):
 
 
 def _fit(data, limit_bytes):
-    """Return data, or the part of its end that fits when compressed, and a note on the part that was cut."""
+    """Return data, or as much of its end as fits compressed into `limit_bytes`, and a note on what was cut."""
     size = len(data)
     while data and (packed := len(zlib.compress(data, 6)) + PACKED_BYTES) > limit_bytes:
         if limit_bytes < 2048:

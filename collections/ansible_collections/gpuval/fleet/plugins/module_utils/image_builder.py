@@ -32,7 +32,7 @@ done
 
 
 class BuildError(Exception):
-    """The image cannot be built, pulled or pushed; the message says what to do."""
+    """A container image cannot be built, pulled or pushed; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Builder:
         return self.image(reference), base_image
 
     def listing(self, reference):
-        """Return the packages in an image, as its dpkg and Pythons list them; empty for an image without a shell."""
+        """Return the text with an image's packages, as its dpkg and Pythons list them; empty if it has no shell."""
         command = [self.command, "run", "--rm", "--network", "none", "--entrypoint", "sh", reference, "-c", LISTING]
         done = self._call(command, LISTING_SECONDS)
         return done.stdout[:MAX_LISTING_BYTES] if done.returncode == 0 else ""

@@ -26,7 +26,7 @@ ONE_AT_ONCE_SECONDS = 120
 MAKE_TRIES = 100
 MOST_OF_HOLDER = 300
 
-#: Files that a launch writes into the folder of a run.
+#: Files that a launch on a node writes into the folder of a run.
 LAUNCH_FILES = frozenset(
     {"runner.pyz", "workloads.zip", "store.json", "ca.pem", "rclone.conf", "plan.json", "controller"}
 )
@@ -82,8 +82,8 @@ def base_directory(chosen):
 
 
 def workload_python(chosen, base):
-    """Return the Python of workloads: `chosen`, or for `auto` the one of the environment in `base`, else `python3`.
-    Programs in a folder that others can write are not used."""
+    """Return the Python of workloads: `chosen`, or for `auto` that of the environment in gpuval's folder `base`, else
+    `python3`. Programs in a folder that others can write are not used."""
     if chosen != "auto":
         return chosen
     installed = base / ENVIRONMENT / "bin/python"
@@ -216,7 +216,7 @@ def take_lock(descriptor: int, deadline: float) -> bool:
 
 @contextlib.contextmanager
 def one_launch_at_once(base):
-    """Create the folder `base` and hold its lock, as `one_at_once`."""
+    """Create gpuval's folder `base` on a node and hold its lock, as `one_at_once`."""
     for _ in range(MAKE_TRIES):
         make_private(base)
         with contextlib.ExitStack() as stack:
@@ -230,7 +230,7 @@ def one_launch_at_once(base):
 
 
 def holds_only_launch(path):
-    """Whether a folder has files of a launch that died before it wrote the plan: nothing was ever started."""
+    """Whether a folder has only files of a launch that died before it wrote the plan: nothing was ever started."""
     drafts = {f"{name}.new" for name in LAUNCH_FILES}
     return {entry.name for entry in path.iterdir()} <= LAUNCH_FILES - {"plan.json"} | drafts | {KEYS, SECRETS}
 

@@ -53,7 +53,7 @@ IN_THE_WAY = "others use this node's accelerators or run here: {named}"
 BUSY = "run {run} is at work on this node{holder}"
 TWICE = "this machine is in this run already, as {name}: one machine is listed twice"
 
-#: Time limit of a trial, whose imports may come from a slow shared file system.
+#: Time limit of the trial of what stages need: imports may come from a slow shared file system.
 TRIAL_SECONDS = 90
 TRIALS_AT_ONCE = 4
 #: Levels of hidden folders that a trial's home has as real folders, not as links: programs create folders in them.
@@ -62,7 +62,7 @@ MAX_SETTINGS_BYTES = 65536
 CACHES = (".cache", ".nv", ".triton")
 ENGINE_SECONDS = 30
 NO_ENGINE = "no container engine for the plan's images: {problems}"
-#: The remedy of the failure class no_package, or of doctor, follows.
+#: Start of a message; the remedy of the failure class no_package, or of doctor, follows.
 LACKING = "stages need what this node lacks: {lacks}"
 NO_PYTHON = "{python} of gpuval_workload_python, which cannot be started ({why})"
 #: Bytes for logs and records, beside images and models.
@@ -92,7 +92,7 @@ def place(parameters, runner, workloads):
         files |= {f"{KEYS}/{name}": text.encode() for name, text in keys.items()}
     for stage, values in (parameters.get("secrets") or {}).items():
         record = read_document(directory / "records" / f"{stage}.json")
-        if not record.get("finished_at") or attempt_of(record) < plan["attempt"]:  # else its secrets are removed
+        if not record.get("finished_at") or attempt_of(record) < plan["attempt"]:  # a finished stage needs no secrets
             make_private(directory / SECRETS)
             files[f"{SECRETS}/{stage}.json"] = json.dumps(values).encode()
     for name, data in files.items():
@@ -101,7 +101,8 @@ def place(parameters, runner, workloads):
 
 
 def launch(parameters, runner, workloads, start=None):
-    """Start the plan unless other work is active. Returns the run's folder, the refusal, and the answer of `start`."""
+    """Start a plan on this node unless other work is active. Returns the run's folder, the refusal (empty if none), and
+    the answer of `start`, a function that gets the folder."""
     base, plan = base_directory(parameters["directory"]), parameters["plan"]
     with one_launch_at_once(base):
         plan["python"] = workload_python(plan["python"], base)
@@ -240,7 +241,7 @@ def copied(entry, target):
 
 
 def readable(need):
-    """Return a need in words: the command, or the first module of each alternative."""
+    """Return what a stage needs as text: the command, or the first module of each alternative."""
     if "start" in need:
         return need["start"].split()[0]
     return " or ".join(alternative.partition("+")[0].strip() for alternative in need["import"].split("|"))
@@ -321,7 +322,7 @@ def main(runner, stream):
         result = answer(parameters, runner, stream.read())
     except NodeError as error:
         result = {"failed": True, "msg": str(error)}
-    # a line of its own, whatever the login has printed before
+    # begins a new line, since the login may have printed an unfinished one
     print("\n" + ANSWER + json.dumps({**result, "python": sys.executable}), flush=True)
 
 

@@ -26,7 +26,7 @@ UNKNOWN = "neither apt-get, dnf nor zypper is on the node: install them as the s
 
 
 def missing_of(packages: Sequence[str]) -> list[str]:
-    """Return those of `packages` whose program does not start."""
+    """Return the names in `packages` whose program does not start on this node."""
     return [name for name in packages if start_problem(TRIALS[name].split())]
 
 

@@ -34,12 +34,12 @@ def parse_stat(text: str) -> Optional[Process]:
 
 
 def read_stat(pid: int) -> Optional[Process]:
-    """Return the process of a pid, also a zombie; None when it is gone."""
+    """Return the process with a pid, even a zombie; None when it is gone."""
     return parse_stat(_read(f"/proc/{pid}/stat", 4096).decode("utf-8", "replace"))
 
 
 def look(pid: int) -> Optional[Process]:
-    """Return the process of a pid; None when it is gone or a zombie."""
+    """Return the process with a pid; None when it is gone or a zombie."""
     process = read_stat(pid)
     return process if process and process.state not in "ZX" else None
 

@@ -139,7 +139,7 @@ def _word_pattern(tree: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=8)
 def _pattern_of(forms: frozenset[bytes]) -> re.Pattern[bytes]:
-    """Return the pattern that matches any of the forms, cached: all stages of a run hide the same signatures."""
+    """Return the pattern that matches any form of a secret, cached: all stages of a run hide the same signatures."""
     return re.compile(any_of(form.decode("latin-1") for form in forms).encode("latin-1"))
 
 
@@ -155,7 +155,7 @@ class SecretMatcher:
             self._by_first[form[0]].append(form)
 
     def feed(self, data: bytes) -> bytes:
-        """Add a piece of the stream; return the redacted data that can be shown now."""
+        """Add a piece of a stream; return the redacted data that can be shown now."""
         text, self._held = self._held + data, b""
         parts, start, hold = [], 0, self._first_held(text, 0)
         while True:
@@ -178,7 +178,7 @@ class SecretMatcher:
         return self._pattern.sub(HIDDEN.encode(), data)
 
     def _first_held(self, text: bytes, start: int) -> int:
-        """Return the position from which the text may begin a secret that the next piece continues."""
+        """Return the position in a stream's text from which a secret may begin that the next piece continues."""
         start = max(start, len(text) - self._longest + 1, 0 if self._has_lines else text.rfind(b"\n") + 1)
         for position in range(start, len(text)):
             if any(form.startswith(text[position:]) for form in self._by_first.get(text[position], ())):

@@ -21,12 +21,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-#: The failure class of a text that does not show whose fault the failure is.
+#: The failure class of a stage whose log does not show whose fault the failure is.
 UNPROVEN = "crash"
 TIME = r"\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d"
 
 _LEVEL = "ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL|FATAL"
-#: Words that sound like a failure, except in counts such as "0 errors".
+#: Words in a log line that sound like a failure, except in counts such as "0 errors".
 _GUESS = r"\b(?:{words})\b(?!\w*\s*[:=]\s*[\d.])(?<!0 error)(?<!0 failed)(?<!no error)"
 _PLACES = {
     "*": ".{0,200}?",
@@ -42,7 +42,7 @@ _PLACES = {
 _PLACE = re.compile(r"(\*+|\{[^}]*\}|')")
 
 HARDWARE = "hardware"
-#: Characters that are read of a long line: at its start, and at its end.
+#: Characters that are read of a long log line: at its start, and at its end.
 LINE_HEAD, LINE_TAIL = 1000, 400
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -56,7 +56,7 @@ MAX_STREAMS = 4096
 MAX_COMPARED = 40_000
 #: Lines of progress after an error which show that the program survived the error.
 SURVIVED = 20
-#: Weights of a line, from that which explains a failure best.
+#: Weights of log lines, beginning with that of lines that explain a failure best.
 WEIGHTS = ("first", "error", "hint", "weak", "effect", "summary", "guess", "echo")
 FIRST, ERROR, HINT, WEAK, EFFECT, SUMMARY, GUESS, ECHO = WEIGHTS
 #: Further weights in root_causes.json: no failure; a launcher's report of a process, whose exit code gives the weight;
@@ -162,7 +162,7 @@ class LineHead:
 
     source: str = ""
     rank: Optional[int] = None
-    #: Local rank on its node, and task of MPI or srun.
+    #: Local rank of the process on its node, and its task of MPI or srun.
     local: Optional[int] = None
     task: Optional[int] = None
     level: str = ""
@@ -238,7 +238,7 @@ class RootCause(NamedTuple):
         return self.weight != GUESS
 
     def document(self) -> dict[str, Any]:
-        """Return the cause as a JSON object for a record's environment."""
+        """Return the root cause as a JSON object for a record's environment."""
         package = {"package": self.package} if self.package else {}
         return {"class": self.name, "text": self.text, "rank": self.rank, **package}
 
@@ -262,7 +262,7 @@ class _LoggedFailure:
 
 @dataclass
 class _ProcessStream:
-    """The parser's state for the output of one process."""
+    """The state of the log parser for the output of one process."""
 
     in_traceback: bool = False
     #: Whether the last line is indented; whether it names a file, so that the next line is source code.
@@ -328,7 +328,7 @@ def in_text(text: str, local_is_global: bool = True) -> Optional[RootCause]:
 
 
 def read_cause(document: Any) -> Optional[RootCause]:
-    """Return the cause in a record's environment, which is from a node and untrusted; None for anything else."""
+    """Return the root cause in a record's environment, which is from a node and untrusted; None for anything else."""
     if not isinstance(document, dict):
         return None
     name, text, rank, package = (document.get(key) for key in ("class", "text", "rank", "package"))
@@ -355,7 +355,7 @@ class _CauseReader:
         self._patterns = patterns()
         self._failures: dict[str, list[_LoggedFailure]] = {weight: [] for weight in WEIGHTS}
         self._streams: dict[str, _ProcessStream] = {}
-        #: Sources of streams whose next line is read, whatever its words are.
+        #: Sources of process output whose next line is read, whatever its words are.
         self._open: set[str] = set()
         #: Names of hosts that prefix lines, as with pdsh.
         self._sources: set[str] = set()
@@ -365,7 +365,7 @@ class _CauseReader:
         self._compared = self._progress = 0
         #: The last line of a program before a launcher reports the program's end: perhaps the reason.
         self._words = ""
-        #: The processes in torchrun's summary: value by field.
+        #: The failed processes in torchrun's summary: value by field.
         self._ended: list[dict[str, str]] = []
         self._is_root = self._has_launcher = self._is_stopping = False
 

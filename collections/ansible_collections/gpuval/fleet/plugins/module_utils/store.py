@@ -126,7 +126,7 @@ class Store:
 
     @cached_property
     def signer(self) -> Any:
-        """The client that signs URLs for nodes."""
+        """The S3 client that signs URLs for nodes."""
         connection = self.connection
         return self._client(connection.public_endpoint or connection.endpoint, connection.signing)
 
@@ -194,7 +194,7 @@ class Store:
                 problem = "" if create else f"the S3 service has no bucket {bucket}: {remedy}"
             if problem:
                 raise StoreError(problem) from error
-            needs_name = not self.connection.endpoint and region != "us-east-1"  # on AWS
+            needs_name = not self.connection.endpoint and region != "us-east-1"  # AWS asks for other regions by name
             location = {"CreateBucketConfiguration": {"LocationConstraint": region}} if needs_name else {}
             self.client.create_bucket(Bucket=bucket, **location)
             return True
@@ -271,23 +271,23 @@ class Store:
         for start in range(0, len(keys), 1000):
             chunk = [{"Key": key} for key in keys[start : start + 1000]]
             answer = self.client.delete_objects(Bucket=self.connection.bucket, Delete={"Objects": chunk, "Quiet": True})
-            errors += answer.get("Errors", ())  # reported in an answer with HTTP 200
+            errors += answer.get("Errors", ())  # S3 reports them in an answer with HTTP 200
         if errors:
             reason = f"{errors[0].get('Key')}: {errors[0].get('Message') or errors[0].get('Code')}"
             raise StoreError(f"the store keeps {len(errors)} of {len(keys)} objects that were to be deleted: {reason}")
         return len(keys)
 
     def sign_put(self, key: str, seconds: int) -> str:
-        """Return a URL that allows only to write this key, for `seconds`."""
+        """Return a signed URL that allows only to write one object of the store, for `seconds`."""
         return self._sign(self.signer, "put_object", key, seconds)
 
     def sign_own_put(self, key: str, seconds: int) -> str:
-        """Return a URL as `sign_put` does, but with the endpoint that the controller uses."""
+        """Return a signed URL as `sign_put` does, but with the store's endpoint that the controller uses."""
         client = self._client(self.connection.endpoint, self.connection.signing)
         return self._sign(client, "put_object", key, seconds)
 
     def sign_get(self, key: str, seconds: int) -> str:
-        """Return a URL that allows only to read this key, for `seconds`."""
+        """Return a signed URL that allows only to read one object of the store, for `seconds`."""
         return self._sign(self.signer, "get_object", key, seconds)
 
     @as_store_error()
@@ -324,7 +324,7 @@ def _skew_in(answer: dict[str, Any]) -> str:
 
 
 def _date(answer: dict[str, Any]) -> datetime | None:
-    """Return the store's time in an answer, in whole seconds; None without one."""
+    """Return the store's time in an answer (header Date), in whole seconds; None without one."""
     try:
         moment = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
     except (KeyError, TypeError, ValueError):
@@ -359,7 +359,7 @@ def upload(connection: Connection, sources: Iterable[str], prefix: str, *, check
 
 
 def _files_below(sources: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """Yield path and key (below the prefix) of all files in `sources`, which are files or folders."""
+    """Yield path and store key (below the prefix) of all files in `sources`, which are files or folders."""
     for source in map(Path, sources):
         if source.is_dir():
             for directory, _folders, names in sorted(os.walk(source)):
@@ -371,7 +371,7 @@ def _files_below(sources: Iterable[str]) -> Iterator[tuple[Path, str]]:
 
 
 def _is_same(store: Store, entry: Entry | None, path: Path) -> bool:
-    """Whether an object equals a file: by ETag (the MD5 of an object uploaded in one piece), else by content."""
+    """Whether an object of the store equals a file: by ETag (MD5, if it was uploaded in one piece), else by content."""
     if entry is None or entry.size != path.stat().st_size:
         return False
     data = path.read_bytes()

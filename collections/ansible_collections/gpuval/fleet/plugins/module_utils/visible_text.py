@@ -1,4 +1,4 @@
-"""Reduces a text to what a reader sees, in which secrets are searched. Also packed into the runner."""
+"""Reduces a text to what a terminal shows, in which secrets are searched. Also packed into the runner."""
 
 from __future__ import annotations
 

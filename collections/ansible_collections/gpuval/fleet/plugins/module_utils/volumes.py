@@ -46,8 +46,8 @@ _FILE_ERROR = re.compile(
 
 @dataclass(frozen=True)
 class MountedVolume:
-    """The file system of a folder. ``kind``: its type. ``name``: for messages. ``of_site``: it is not the node's own.
-    ``is_mounted_read_only``: by its mount, not by the file system itself after an error."""
+    """The file system of a folder. ``kind``: its type; ``name``: for messages; ``of_site``: whether it is the site's,
+    not the node's; ``is_mounted_read_only``: by its mount, not by the file system itself after an error."""
 
     kind: str
     name: str
@@ -109,7 +109,7 @@ def _volume_of_path(path: str, mounts: Path) -> MountedVolume:
 
 
 def find_hung_volume(pid: int) -> Optional[MountedVolume]:
-    """Return a file system of the site that does not answer, of those that a process sees; None if all answer."""
+    """Return a file system of the site, of those that process `pid` sees, that does not answer; None if all answer."""
     view = Path("/proc", str(pid))
     for mount in _read_mounts(view / "mountinfo"):
         volume = _volume_at(mount, mount.prefix)

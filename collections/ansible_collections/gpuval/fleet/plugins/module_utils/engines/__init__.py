@@ -17,7 +17,7 @@ from ._engine import CDI_DIRECTORIES, PROBE_SECONDS, ContainerEngine, EngineErro
 
 @cache
 def engine_types() -> dict[str, type[ContainerEngine]]:
-    """Return the engine classes by name, in the order in which the runtime ``auto`` tries them."""
+    """Return the classes of container engines by name, in the order in which the runtime ``auto`` tries them."""
     files = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
     classes = {value for file in files for value in vars(file).values() if isinstance(value, type)}
     engines = (kind for kind in classes if issubclass(kind, ContainerEngine) and kind.name)
@@ -48,17 +48,17 @@ def plain(reference: str) -> str:
 
 
 def engine_of(command: str) -> ContainerEngine:
-    """Return the engine with this command, without running it; an unknown command is treated like docker."""
+    """Return the container engine with a command such as `podman`, without running it. Unknown ones count as docker."""
     return engine_types().get(command, ContainerEngine)(command)
 
 
 def of_runtime(runtime: str) -> list[ContainerEngine]:
-    """Return the engines that a plan's runtime allows, the preferred engine first."""
+    """Return the container engines that a plan's runtime (`auto`, or an engine's name) allows, the preferred first."""
     return [engine_of(command) for command in (engine_types() if runtime == "auto" else (runtime,))]
 
 
 def probe(engine: ContainerEngine) -> ContainerEngine:
-    """Check that an engine answers and return it with its facts, as its real type: podman may have docker's name.
+    """Check that a container engine answers; return it with its facts and real type: podman may have docker's name.
     Raises ``EngineError`` saying what to do."""
     answer = engine.ask("info", "--format={{json .}}", limit=PROBE_SECONDS)
     printed = parse_json(answer.stdout)
@@ -73,7 +73,7 @@ def probe(engine: ContainerEngine) -> ContainerEngine:
 
 
 def select(runtime: str) -> ContainerEngine:
-    """Return the engine for a plan's runtime: the named engine, for ``auto`` the first that answers. Raises
+    """Return the container engine for a plan's runtime: the named one, for ``auto`` the first that answers. Raises
     ``EngineError`` saying why no engine can be used."""
     problems = []
     for engine in of_runtime(runtime):

@@ -49,7 +49,7 @@ class EngineError(Exception):
 
 
 class EngineMissingError(EngineError):
-    """The engine is not installed on this node."""
+    """The container engine is not installed on this node."""
 
 
 class ImageMissingError(EngineError):
@@ -110,10 +110,10 @@ class ContainerEngine:
     gpuval_runtime accepts; it overrides what differs from docker's command line. The base class offers devices by
     CDI."""
 
-    #: The engine's name, which is its command, too; and its position for the runtime ``auto``: lowest first.
+    #: Name of a container engine, which is its command, too; and its position for the runtime ``auto``: lowest first.
     name: ClassVar[str] = ""
     order: ClassVar[int] = 100
-    #: What to do if the engine cannot give NVIDIA GPUs to containers.
+    #: Remedy, for messages, if the engine cannot give NVIDIA GPUs to containers.
     nvidia_remedy: ClassVar[str] = "write CDI specifications with nvidia-ctk to /etc/cdi"
     #: Arguments of a command that proves that an engine can build images, and options of its builds.
     answer_words: ClassVar[tuple[str, ...]] = ("info",)
@@ -129,11 +129,11 @@ class ContainerEngine:
         return None
 
     def installed(self) -> Any:
-        """Return the engine's entry in the facts: its version; None if it is not installed."""
+        """Return a container engine's entry in a node's facts: its version; None if it is not installed."""
         return version_of(self.run, self.command, "--version")
 
     def access(self, vendor: str, root: Path = Path("/")) -> DeviceAccess:
-        """Return how a container gets the accelerators of a vendor; ``auto`` finds the vendor by the node's devices."""
+        """Return how a container gets a vendor's accelerators; ``auto`` finds the vendor by device files in `root`."""
         present = [name for name, patterns in PRESENT.items() if any(any(root.glob(pattern)) for pattern in patterns)]
         vendor = present[0] if vendor == "auto" and present else vendor
         if vendor not in present:
@@ -154,7 +154,7 @@ class ContainerEngine:
         return DeviceAccess((*nodes, *self.groups(root), "--security-opt=seccomp=unconfined"))
 
     def groups(self, root: Path) -> list[str]:
-        """Return options for the groups of AMD's device files, by number: an image has other numbers for the names."""
+        """Return engine options for the groups of AMD's device files, as numbers: in an image, names have others."""
         nodes = [root / "dev/kfd", *(root / "dev/dri").glob("renderD*"), *(root / "dev/dri").glob("card*")]
         entries = [line.split(":") for line in (read_text(root / "etc/group") or "").splitlines()]
         named = {int(e[2]) for e in entries if e[0] in ("video", "render") and len(e) >= 3 and e[2].isdigit()}
@@ -167,19 +167,19 @@ class ContainerEngine:
         return DeviceAccess((*(f"--device={node}" for node in nodes), "--cap-add=sys_nice"), GAUDI_VARIABLES)
 
     def push_options(self, digest_file: str) -> list[str]:
-        """Return options of a push that write the image's digest to a file; none if the engine prints the digest."""
+        """Return options of a push that write an image's digest to a file; none if the engine prints the digest."""
         return []
 
     def save_argv(self, reference: str) -> list[str]:
-        """Return the command that prints the image as an archive that all engines load."""
+        """Return the command that prints an image as an archive that all container engines load."""
         return [self.command, "save", reference]
 
     def build_environment(self) -> dict[str, str]:
-        """Return the environment variables of a build."""
+        """Return the environment variables for building an image."""
         return {}
 
     def stop_argv(self, ids: Sequence[str], grace_seconds: float) -> list[str]:
-        """Return the command that ends containers with these ids: TERM, a grace, KILL."""
+        """Return the command that ends containers with these ids: SIGTERM, a grace period, SIGKILL."""
         return [self.command, "stop", f"--time={max(0, round(grace_seconds))}", *ids]
 
     def stop(self, labels: Mapping[str, str]) -> list[str]:
@@ -200,7 +200,7 @@ class ContainerEngine:
         return listing.stdout.split()
 
     def create(self, argv: Sequence[str]) -> str:
-        """Create a container by a complete command; returns its id. Raises ``EngineError`` with the engine's text."""
+        """Create a container by a complete command; return its id. Raises ``EngineError`` with the engine's text."""
         creation = self.ask(*argv[1:], limit=2 * COMMAND_SECONDS)
         lines = creation.stdout.split()
         if creation.returncode != 0 or not lines:
@@ -219,7 +219,7 @@ class ContainerEngine:
         """Kill and remove a container. Raises ``EngineError`` when the container still exists."""
         removal = self.ask(*REMOVE, identifier)
         listed = self.ask("ps", "--all", "--quiet", f"--filter=id={identifier}")
-        if listed.returncode != 0 or listed.stdout.split():  # without an answer it may still exist
+        if listed.returncode != 0 or listed.stdout.split():  # without an answer the container may exist
             reason = one_line(removal.stderr or listed.stderr, 300)
             raise EngineError(f"{self.command} could not remove container {identifier[:12]}: {reason}")
 

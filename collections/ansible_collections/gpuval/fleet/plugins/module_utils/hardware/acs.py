@@ -10,8 +10,8 @@ _REQUESTS, _COMPLETIONS, _DIRECT = 0x04, 0x08, 0x40
 
 
 def redirects(config: bytes) -> Optional[bool]:
-    """Whether a port redirects peer traffic, by its PCI config space; None if only the start of that is readable."""
-    if len(config) <= _EXTENDED or config[:4] == b"\xff" * 4:  # 64 bytes without privileges; all ones without a device
+    """Whether a PCIe port redirects peer traffic, by the bytes of its config space; None if most are not readable."""
+    if len(config) <= _EXTENDED or config[:4] == b"\xff" * 4:  # users read 64 bytes; all ones if the device is gone
         return None
     offset, visited = _EXTENDED, set()
     while _EXTENDED <= offset <= len(config) - 8 and offset not in visited:

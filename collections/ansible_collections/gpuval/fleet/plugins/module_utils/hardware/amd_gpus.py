@@ -47,7 +47,7 @@ def _detect_amd_smi(run: Run) -> Detection:
         answers[view] = find_json(result.stdout)
         if answers[view] is None and view != "metric":
             problem = _unanswered(result, f"amd-smi {view} --json did not write JSON")
-            unclear = result.ok  # without a driver the tool fails
+            unclear = result.ok  # without a driver amd-smi fails
     version = find_json(run("amd-smi", "version", "--json").stdout)
     gpus = parse_amd_smi(answers["static"], answers["list"], answers["metric"], version)
     if not gpus:
@@ -222,7 +222,7 @@ ROCM_SMI_FIELDS: Fields = (
 PCI_VENDOR = "0x1002"
 DRM, CARD = "sys/class/drm", re.compile(r"card\d+")
 TOOL_SECONDS = 20.0
-#: Seconds to wait for the tool's indices; without them, cards are numbered by PCI address, as the tools do.
+#: Seconds to wait for amd-smi's GPU indices; without them, GPUs are numbered by PCI address, as the tools do.
 LIST_SECONDS = 5.0
 TOOL_PERIOD_SECONDS = 5.0
 NO_FILE = "not there: amdgpu has no such file for this GPU"
@@ -266,7 +266,7 @@ class Amd(Source):
         return {index: card.counters() for index, card in self._cards.items()}
 
     def _by_tools(self, seconds: float) -> list[Gpu]:
-        """Return the GPUs by `amd-smi`, else by `rocm-smi`, within `seconds` in all."""
+        """Return the AMD GPUs by `amd-smi`, else by `rocm-smi`, within `seconds` in all."""
         deadline = time.monotonic() + seconds
         metric = self._ask(seconds, "amd-smi", "metric", "--json")
         gpus = parse_amd_smi(None, metric, metric)
@@ -296,7 +296,7 @@ def cards(root: Path) -> dict[int, Path]:
 
 
 def by_tool_index(cards_seen: dict[int, Card], listing: Any) -> dict[int, Card]:
-    """Return the cards by their indices in `amd-smi list --json`; unchanged if that does not list all of them."""
+    """Return AMD GPUs (cards) by their indices in `amd-smi list --json`; unchanged if that does not list them all."""
     index = {str(row.get("bdf")).lower(): number for number, row in by_index(listing).items()}
     if not all(card.address in index for card in cards_seen.values()):
         return cards_seen
@@ -304,7 +304,7 @@ def by_tool_index(cards_seen: dict[int, Card], listing: Any) -> dict[int, Card]:
 
 
 class Card:
-    """The sysfs files of one GPU; the list of files is made once."""
+    """The sysfs files of one AMD GPU; the list of files is made once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -370,7 +370,7 @@ FILES: dict[str, tuple[Any, ...]] = {
 
 
 def ras_counts(folder: Path) -> list[Optional[int]]:
-    """Return the sums of correctable and uncorrectable errors of all blocks (`<block>_err_count`: `ue: 0`, `ce: 3`)."""
+    """Return an AMD GPU's correctable and uncorrectable errors, sums over the files `<block>_err_count` of a folder."""
     text = "\n".join(read_text(path) or "" for path in sorted(folder.glob("*_err_count")))
     counts = ([int(count) for count in re.findall(rf"^{kind}:\s*(\d+)", text, re.MULTILINE)] for kind in ("ce", "ue"))
     return [sum(numbers) if numbers else None for numbers in counts]

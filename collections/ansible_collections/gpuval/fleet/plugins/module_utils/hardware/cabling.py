@@ -25,7 +25,7 @@ ARPHRD_INFINIBAND = 32
 NO_LINK = "no link"
 #: Bits of a bridge and a router in LLDP's capabilities (IEEE 802.1AB); an agent with none of them is a host.
 BRIDGE_OR_ROUTER = 0x04 | 0x10
-#: What differs between nodes in a tool's complaint: process id, time.
+#: Parts of a tool's error message that differ between nodes: process id, time.
 _VARYING = re.compile(r"\[\d+\] |\d{4}-\d\d-\d\dT\S+ ")
 #: How managed InfiniBand switches describe themselves: `MF0;leaf1:MQM8700/U1`, where `leaf1` is the name.
 _MANAGED_SWITCH = re.compile(r"MF\d+;(.+):[^:]+")
@@ -111,7 +111,7 @@ def _networkd_neighbours(document: Any) -> Iterator[tuple[str, Neighbour]]:
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list, or the object itself."""
+    """Return the JSON objects in a list, or a single object as a list."""
     return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
 
 
@@ -168,6 +168,6 @@ def infiniband_peer(run: Run, device: str, port: str) -> tuple[list[Neighbour], 
 
 
 def _complaint(answer: ToolResult) -> str:
-    """Return a tool's complaint: the last line of its errors, before which warnings come."""
+    """Return why a tool gave no answer, by the last line that it wrote to stderr: warnings come before."""
     last = answer.stderr.strip().splitlines()[-1:]
     return _VARYING.sub("", replace(answer, stderr="".join(last)).complaint)

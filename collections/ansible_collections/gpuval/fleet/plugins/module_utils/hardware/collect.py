@@ -126,7 +126,7 @@ def judge(environment: dict[str, Any], accelerator: str = "auto") -> dict[str, A
 
 
 def _accelerators(tree: Tree, detections: list[Detection]) -> tuple[dict[str, Any], list[Gpu], list[dict[str, Any]]]:
-    """Compare the accelerators that the tools list with those on the PCI bus. Returns summary, GPUs and hardware."""
+    """Compare the accelerators that tools list with those on the PCI bus. Returns a summary, the GPUs, all devices."""
     usable = {(gpu.vendor, gpu.pci_address) for detection in detections for gpu in detection.gpus}
     in_container = osinfo.container(tree) is not None
     hardware = []

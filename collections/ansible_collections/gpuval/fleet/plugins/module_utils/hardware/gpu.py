@@ -151,24 +151,24 @@ class Gpu:
         return {name: value for name, value in asdict(self).items() if name not in BY_KIND[LIVE]}
 
     def sample(self) -> Sample:
-        """Return the telemetry readings; readings that the tool does not give are left out."""
+        """Return a GPU's telemetry readings; those that the vendor's tool does not give are left out."""
         readings = {reading: getattr(self, attribute) for attribute, reading in SAMPLED.items()}
         return {**known(readings), **(self.throttle or {})}
 
     def counters(self) -> Counters:
-        """Return identity and error counters of the GPU; those that the tool does not give are left out."""
+        """Return a GPU's identity and error counters; those that the vendor's tool does not give are left out."""
         counters = known({reading: getattr(self, attribute) for attribute, reading in COUNTED.items()})
         return {**counters, **(self.throttle_counters or {})}
 
     @property
     def faulty(self) -> bool:
-        """Whether the counters that the GPU has show broken memory, or its driver asks for a reset, reboot or drain."""
+        """Whether a GPU's counters show broken memory, or its driver asks for a reset, reboot or drain."""
         words = (self.recovery_action or "").lower().split()
         return any(getattr(self, name) for name in BY_KIND[FAULT]) or any(word in RECOVERY_ACTIONS for word in words)
 
     @property
     def pcie_degraded(self) -> bool:
-        """Whether the PCIe link has fewer lanes than possible. (The generation drops by design in idle GPUs.)"""
+        """Whether a GPU's PCIe link has fewer lanes than possible. (The generation drops by design in idle GPUs.)"""
         width, maximum = self.pcie_width, self.pcie_width_max
         return width is not None and maximum is not None and width < maximum
 
@@ -179,7 +179,7 @@ class Gpu:
 
     @property
     def ecc_unknown(self) -> bool:
-        """Whether the tool reports no ECC mode, or no counter of uncorrected errors."""
+        """Whether the vendor's tool reports no ECC mode of the GPU, or no counter of uncorrected errors."""
         return self.ecc_mode is None or self.ecc_uncorrected_count is None
 
     @property
@@ -232,16 +232,16 @@ class Gpu:
 
     @property
     def nvlinks_up_count(self) -> Optional[int]:
-        """NVLinks that are up; None for a GPU without NVLink, or if its tool does not list them."""
+        """Number of a GPU's NVLinks that are up; None without NVLink, or if the vendor's tool does not list them."""
         return None if self.nvlinks is None else sum(link["is_up"] for link in self.nvlinks)
 
     @property
     def nvlinks_down(self) -> list[str]:
-        """NVLinks that are listed and not up, such as ``link 7``."""
+        """A GPU's NVLinks that are listed and not up, such as ``link 7``."""
         return [f"link {link['link']}" for link in self.nvlinks or () if not link["is_up"]]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics for checks; a value that the tool does not give makes no metric."""
+        """Return a GPU's metrics for checks; a value that the vendor's tool does not give makes no metric."""
         figures = {name: getattr(self, name) for name in (*BY_KIND[METRIC], *_PROPERTIES)}
         return [
             metric(f"gpu_{name}" if name.endswith(_UNITS) else f"gpu_{name}_count", value, f"gpu:{self.index}")
@@ -313,7 +313,7 @@ class Detection:
 
 
 def failed_detection(vendor: str, result: ToolResult, missing: str = "") -> Optional[Detection]:
-    """Return the detection for a tool that is missing (`missing` is the message) or hangs; None if the tool ended."""
+    """Return the detection if a vendor's tool is missing (`missing`: the message) or hangs; None if the tool ended."""
     if result.missing:
         return Detection(vendor, problem=missing or result.complaint, installed=False)
     return Detection(vendor, problem=result.complaint, hung=True) if result.timed_out else None

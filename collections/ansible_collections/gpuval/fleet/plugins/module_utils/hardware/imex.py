@@ -47,7 +47,7 @@ def parse(text: str) -> tuple[list[dict[str, Any]], Optional[str]]:
 
 
 def not_ready_count(facts_of_imex: dict[str, Any]) -> Optional[int]:
-    """Return how many nodes of the domain are not READY; None where no domain is configured."""
+    """Return how many nodes of the IMEX domain are not READY; None if no domain is configured."""
     nodes = facts_of_imex["nodes"]
     return sum(node["state"] != READY for node in nodes) if nodes else None
 

@@ -37,5 +37,5 @@ def errors(tree: Tree) -> dict[str, Optional[int]]:
 
 
 def meminfo(text: str) -> dict[str, int]:
-    """Return the sizes in the text of /proc/meminfo by name, in bytes."""
+    """Return the sizes in bytes, by name, from the text of /proc/meminfo."""
     return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}

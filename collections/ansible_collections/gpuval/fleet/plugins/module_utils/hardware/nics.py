@@ -15,7 +15,7 @@ from .tree import Tree
 NET = "/sys/class/net"
 RDMA = "/sys/class/infiniband"
 VIRTUAL_LIMIT = 16
-#: Values of operstate that mean no link (Documentation/networking/operstates.rst).
+#: Values of operstate of an interface without a link (Documentation/networking/operstates.rst).
 NO_LINK = ("down", "lowerlayerdown", "notpresent")
 #: Values of link_layer, and of phys_state of a port with a link.
 ETHERNET, INFINIBAND, LINK_UP = "Ethernet", "InfiniBand", "LinkUp"
@@ -23,7 +23,7 @@ _SIOCETHTOOL, _GDRVINFO = 0x8946, 0x00000003
 #: struct ethtool_drvinfo: command, driver, version, firmware version, ... of linux/ethtool.h.
 _SIZE, _FIRMWARE = 196, slice(68, 100)
 MAX_NAME = 15
-#: phys_port_name of representors of virtual functions and subfunctions (devlink-port.rst).
+#: phys_port_name of interfaces that represent virtual functions and subfunctions (devlink-port.rst).
 _FUNCTION = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+")
 
 
@@ -96,7 +96,7 @@ def _port(tree: Tree, folder: str, port: str) -> dict[str, Any]:
 
 
 def _after_number(state: Optional[str]) -> Optional[str]:
-    """Return the name in a state of sysfs: `ACTIVE` of `4: ACTIVE`."""
+    """Return the name in a port's state as sysfs has it: `ACTIVE` of `4: ACTIVE`."""
     return None if state is None else state.partition(":")[2].strip() or state
 
 
@@ -107,8 +107,8 @@ def pci_address(tree: Tree, device: str) -> Optional[str]:
 
 
 def has_port(tree: Tree, name: str) -> bool:
-    """Return whether an interface is that of a port: no virtual function, whose cable is another port's, and no
-    representor of one in a NIC's switch."""
+    """Return whether an interface has a port of its own: it is no virtual function, whose cable is another port's, and
+    represents none in a NIC's switch."""
     folder = f"{NET}/{name}"
     is_function = tree.exists(f"{folder}/device/physfn") or _FUNCTION.fullmatch(
         tree.read(f"{folder}/phys_port_name") or ""
@@ -122,7 +122,7 @@ def has_link(tree: Tree, name: str) -> bool:
 
 
 def firmware_version(name: str) -> Optional[str]:
-    """Return an interface's firmware version by ETHTOOL_GDRVINFO, which needs no privileges; None without one."""
+    """Return an interface's firmware version by ETHTOOL_GDRVINFO, which needs no privileges; None if it has none."""
     if len(name.encode()) > MAX_NAME:
         return None
     info = array.array("B", struct.pack("I", _GDRVINFO).ljust(_SIZE, b"\0"))

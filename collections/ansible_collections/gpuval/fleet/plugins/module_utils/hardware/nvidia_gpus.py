@@ -102,13 +102,13 @@ def _document(output: str) -> str:
 
 
 def processes(run: Run, timeout: float) -> dict[int, str]:
-    """Return the program names of compute processes by pid; empty without an answer."""
+    """Return the program names of compute processes on NVIDIA GPUs by pid; empty if nvidia-smi does not answer."""
     pairs = _pairs(run, "--query-compute-apps=pid,process_name", timeout)
     return {int(pid): name for pid, name in pairs if pid.isdigit()}
 
 
 def gpus_of_processes(run: Run, timeout: float) -> dict[int, list[str]]:
-    """Return the GPUs (``gpu:1``) that compute processes use, by pid; empty without an answer."""
+    """Return the NVIDIA GPUs (``gpu:1``) that compute processes use, by pid; empty if nvidia-smi does not answer."""
     indices = {uuid: int(index) for uuid, index in _pairs(run, "--query-gpu=uuid,index", timeout) if index.isdigit()}
     gpus: dict[int, list[str]] = {}
     for pid, uuid in _pairs(run, "--query-compute-apps=pid,gpu_uuid", timeout):
@@ -118,7 +118,7 @@ def gpus_of_processes(run: Run, timeout: float) -> dict[int, list[str]]:
 
 
 def _pairs(run: Run, query: str, timeout: float) -> list[list[str]]:
-    """Return the two cells of each line of a query; empty without an answer."""
+    """Return the two cells of each line of a query of nvidia-smi; empty without an answer within `timeout` seconds."""
     answer = run("nvidia-smi", query, "--format=csv,noheader", timeout=timeout)
     lines = answer.stdout.splitlines() if answer.ok else ()
     return [[cell.strip() for cell in line.partition(",")[::2]] for line in lines]
@@ -140,7 +140,7 @@ def throttle_counters(run: Run, seconds: float) -> tuple[dict[str, dict[str, int
     query = f"--query-gpu=index,uuid,{','.join(columns)}"
     answer = run("nvidia-smi", query, "--format=csv", timeout=min(seconds, THROTTLE_SECONDS))
     rows = [row for row in parse_rows(answer.stdout) if row.keys() >= {"uuid", *columns}]
-    if not rows:  # where a GPU is lost the tool fails, and still lists the others
+    if not rows:  # with a lost GPU nvidia-smi fails, but lists the others
         return {}, NOT_ASKED if answer.returncode is not None else answer.complaint
     by_uuid = {}
     for row in rows:
@@ -163,13 +163,13 @@ def add_throttle_counters(by_gpu: dict[int, Counters], absent: dict[str, str], s
 
 
 def parse_row(row: dict[str, str]) -> Optional[Gpu]:
-    """Return the GPU of a row, whose values carry their units (`34.50 W`); None without an index."""
+    """Return the GPU in a row of `parse_rows`, whose values carry their units (`34.50 W`); None without an index."""
     index = values.count(row.get("index"))
     return None if index is None else Gpu(VENDOR, index, **read_fields(QUERY_FIELDS, row.get))
 
 
 def refusals(row: dict[str, str]) -> dict[str, str]:
-    """Return why values of a row are missing, by reading: `NO_VALUE` if the GPU does not support it, else `ERROR`."""
+    """Return why readings are missing in a row of nvidia-smi: by `NO_VALUE` if the GPU lacks them, else `ERROR`."""
     reasons = {}
     for column, reading in READING_OF_COLUMN.items():
         cell = row.get(column, "").lower()
@@ -200,12 +200,12 @@ def _gpu(element: ET.Element, index: int) -> Gpu:
 
 
 def throttle(reasons: int) -> dict[str, int]:
-    """Return by kind of throttling 1 if the bit mask of reasons has it, else 0. Idle and set clocks do not count."""
+    """Return 1 for kinds of throttling in NVIDIA's bit mask of reasons, 0 for others. Idle, set clocks do not count."""
     return {kind: int(bool(reasons & bits)) for kind, bits in KINDS.items()}
 
 
 def throttle_of_hex(word: Any) -> Optional[dict[str, int]]:
-    """Return `throttle` of a hexadecimal bit mask (`0x0000000000000004`); None for any other text."""
+    """Return the kinds of throttling in a hexadecimal bit mask (`0x0000000000000004`); None for any other text."""
     try:
         return throttle(int(word, 16))
     except (TypeError, ValueError):
@@ -220,11 +220,11 @@ _MARGIN = "temperature.gpu.tlimit"
 QUERY_FIELDS = (*smi_fields("columns"), ("throttle", throttle_of_hex, _EVENTS, _THROTTLE))
 _COLUMNS = [name for _attribute, _read, *names in QUERY_FIELDS for name in names]
 _BASE = ("index", *(name for name in _COLUMNS if name not in (*_NEWER, _EVENTS, _THROTTLE, _MARGIN)))
-#: Queries to try, from the newest driver to the oldest.
+#: Queries of nvidia-smi to try, from the newest driver to the oldest.
 QUERIES = ((*_BASE, *_NEWER, _EVENTS, _MARGIN), (*_BASE, *_NEWER, _EVENTS), (*_BASE, *_NEWER, _THROTTLE), _BASE)
 READING_OF_COLUMN = {name: READINGS[attribute] for attribute, _read, *names in QUERY_FIELDS for name in names}
 NOT_SUPPORTED = "not supported by the GPU"
-#: Cells of a GPU that does not support a value; any other cell in brackets is an error.
+#: What nvidia-smi prints for a value that a GPU does not support; any other text in brackets is an error.
 NO_VALUE = {
     "[n/a]": NOT_SUPPORTED,
     "n/a": NOT_SUPPORTED,
@@ -247,7 +247,7 @@ def _sum(element: ET.Element, paths: Iterable[str]) -> Optional[int]:
     return sum(counts) if counts else None
 
 
-#: Values of the parts of `fabric` for a healthy fabric.
+#: Values of the parts of `fabric` (nvidia-smi) for a healthy NVLink fabric.
 _HEALTHY = {
     "status": "success",
     "summary": "healthy",
@@ -301,7 +301,7 @@ class NvidiaSmi(ToolSource):
             raise SourceError(answer.complaint)
         for row in rows:
             for reading, reason in refusals(row).items():
-                if reason == ERROR or reading not in self.absent:  # an error precedes
+                if reason == ERROR or reading not in self.absent:  # one GPU's error outweighs other reasons
                     self.absent[reading] = reason
         return [gpu for gpu in map(parse_row, rows) if gpu]
 

@@ -14,7 +14,7 @@ from .tools import TOOL_TIMEOUT_SECONDS, Run
 _ALL_DOWN = "all links are inactive"
 _GPU = re.compile(r"GPU \d{1,4}: .{0,200}\(UUID: (GPU-[0-9a-fA-F-]{1,64})\)")
 _LINK = re.compile(r"Link (\d{1,3}): (.{1,200})")
-#: Counters of `-e` that good links keep at 0, up to NVLink 4 and from NVLink 5 on, and those of recoveries among them.
+#: Counters of `nvlink -e` that good NVLinks keep at 0 (up to NVLink 4, then from 5 on), and those of recoveries.
 _ERRORS = {
     *("Replay Errors", "Recovery Errors", "CRC Errors", "Malformed packet Errors", "Buffer overrun Errors"),
     *("Rx Errors", "Rx remote Errors", "Rx General Errors", "Local link integrity Errors", "Effective Errors"),

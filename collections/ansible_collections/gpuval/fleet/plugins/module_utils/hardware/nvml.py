@@ -150,7 +150,7 @@ SAMPLED = tuple(name for name in CALLS if name not in (*SELDOM_SAMPLED, *COUNTED
 
 
 def reason(code: int) -> str:
-    """Return a return code of NVML in words."""
+    """Return the meaning of a return code of NVML as text."""
     return REASONS.get(code, f"NVML error {code}")
 
 
@@ -240,7 +240,7 @@ class Nvml(Source):
     def _checked(self, key: str, code: int, value: Any) -> Any:
         if code == SUCCESS:
             return value
-        if code not in CANNOT or key not in self.absent:  # an error precedes
+        if code not in CANNOT or key not in self.absent:  # one GPU's error outweighs other reasons
             self.absent[key] = reason(code)
         return None
 
@@ -366,7 +366,7 @@ class Nvml(Source):
         return value.value if self._call("nvmlDeviceGetNvLinkErrorCounter", handle, *arguments) == SUCCESS else None
 
     def _link_corrected(self, handle: ctypes.c_void_p, links: list[int]) -> Optional[int]:
-        """Return the sum of the errors that the links corrected; None if the GPU does not report them."""
+        """Return how many errors a GPU's NVLinks corrected in all; None if the GPU does not report them."""
         counts = [self._link_counter(handle, link, counter) for link in links for counter in LINK_CORRECTED]
         known_counts = [count for count in counts if count is not None]
         return sum(known_counts) if known_counts else None

@@ -110,7 +110,7 @@ def read_platform(call: NvmlCaller, handle: ctypes.c_void_p) -> dict[str, Any]:
 
 
 def fabric_text(fabric: dict[str, Any]) -> Optional[str]:
-    """Return state, status, clique and problem of a fabric as one text to compare; None for a GPU without one."""
+    """Return state, status, clique and problem of an NVLink fabric as one text to compare; None without a fabric."""
     parts = [fabric.get(f"fabric_{name}") for name in ("state", "status", "clique", "cluster_uuid", "problem")]
     return " ".join(str(part) for part in parts if part is not None) or None
 

@@ -25,7 +25,7 @@ from .source import metric
 from .tools import Run
 from .tree import Tree
 
-#: Seconds for all ports together, and for one call of a tool, three of which may hang for each port.
+#: Seconds to read the optics of all ports, and for one call of a tool, three of which may hang for each port.
 SECONDS, CALL_SECONDS = 32.0, 8.0
 #: Pause before the second reading, which must confirm an alarm of the first.
 AGAIN_SECONDS = 1.0
@@ -83,9 +83,9 @@ QUANTITIES = {
         ),
     ),
 }
-#: Quantities of the module as a whole, not of a lane.
+#: Quantities that an optical module has as a whole, not for each lane.
 MODULE_WIDE = ("temperature_celsius", "voltage_volts")
-#: Readings that are good in any module: thresholds that exclude them are noise.
+#: Readings that are good in any optical module: thresholds that exclude them are noise.
 USUAL = {"temperature_celsius": (25.0, 45.0), "voltage_volts": (3.3,)}
 LIMITS = ("low alarm", "low warning", "high warning", "high alarm")
 #: Facts on an optical module, and their names in `ethtool` and in `mlxlink`.
@@ -121,7 +121,7 @@ class OpticalModule:
         return {**self.texts, **{k: v[0] if k in MODULE_WIDE else v for k, v in readings.items() if v}}
 
     def valid_limits(self) -> dict[str, list[float]]:
-        """Return the ascending thresholds of quantities that have readings; some modules hold noise in their place."""
+        """Return the ascending thresholds by quantity that has readings; some modules hold noise in their place."""
         limits = {key: [self.limits.get(key, {}).get(name, math.nan) for name in LIMITS] for key in self.lanes}
         ascending = {key: row for key, row in limits.items() if self.lanes[key] and row[0] <= row[1] < row[2] <= row[3]}
         return {
@@ -144,7 +144,7 @@ class OpticalModule:
 
 
 def parse_ethtool(text: str) -> OpticalModule:
-    """Return the module in the output of `ethtool -m`."""
+    """Return the optical module in the output of `ethtool -m`."""
     module, texts = OpticalModule(), dict[str, str]()
     for name, lane, value in (line.groups() for line in map(_LINE.fullmatch, text.splitlines()) if line):
         texts.setdefault(name, value)
@@ -171,7 +171,7 @@ def mlxlink_fields(text: str) -> dict[str, str]:
 
 
 def parse_mlxlink(fields: dict[str, str]) -> OpticalModule:
-    """Return the module in the fields of `mlxlink -m`. A reading outside of the only range there is a warning."""
+    """Return the optical module in the fields of `mlxlink -m`. A reading outside of its only range is a warning."""
     module = OpticalModule({key: _text(fields.get(name)) for key, (_ethtool, name) in TEXTS.items()})
     for key, quantity in QUANTITIES.items():
         if parts := _RANGE.match(fields.get(quantity.mlxlink, "")):
@@ -185,7 +185,7 @@ def parse_mlxlink(fields: dict[str, str]) -> OpticalModule:
 
 
 def facts(tree: Tree, run: Run) -> list[dict[str, Any]]:
-    """Return for each fast port its module, readings and errors on the link. ``problem``: why the module is unknown."""
+    """Return each fast port with its optical module, readings and link errors. ``problem``: why that is unknown."""
     ports = network_ports(tree)
     answers = in_parallel({port.name: partial(_port_facts, port, run) for port in ports}, SECONDS)
     return [
@@ -243,7 +243,7 @@ def _by_mlxlink(port: NetworkPort, run: Run) -> tuple[dict[str, str], Optional[s
 
 
 def _fec(port: NetworkPort, fields: dict[str, str], run: Run) -> dict[str, Any]:
-    """Return the link's error correction, and how many blocks it corrected and could not correct."""
+    """Return the error correction of a port's link, and how many blocks it corrected and could not correct."""
     is_ethernet = port.interface == port.name
     answer = run("ethtool", "-I", "--show-fec", port.name, timeout=CALL_SECONDS).stdout if is_ethernet else ""
     found = dict(_FEC.findall(answer))
@@ -255,7 +255,7 @@ def _fec(port: NetworkPort, fields: dict[str, str], run: Run) -> dict[str, Any]:
 
 
 def metrics(ports: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the figures of ports with a link: readings beyond thresholds, ratio of wrong bits, losses of the link."""
+    """Return metrics of network ports with a link: readings beyond thresholds, bit error ratio, losses of the link."""
     figures: list[dict[str, Any]] = []
     linked = [port for port in ports if port["has_link"]]
     for port in linked:

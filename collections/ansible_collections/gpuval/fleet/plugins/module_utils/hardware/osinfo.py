@@ -49,7 +49,7 @@ def firmware_facts(tree: Tree) -> dict[str, Any]:
 
 
 def _bmc_version(tree: Tree) -> Optional[str]:
-    """Return version and build of the BMC's firmware; the IPMI driver reads them from the BMC, in bounded time."""
+    """Return version and build of the BMC's firmware; the IPMI driver reads both from the BMC, in bounded time."""
     bmc = next((name for name in tree.entries(PLATFORM) if name.startswith("ipmi_bmc")), None)
     if bmc is None:
         return None

@@ -120,7 +120,7 @@ def has_nvidia_outside_pci(tree: Tree) -> bool:
 
 
 def counts_as_accelerator(vendor_id: Optional[int], device_class: Optional[int]) -> Optional[bool]:
-    """Return True for an accelerator, False for one only if the vendor's tool lists it, None for another device."""
+    """Return True for an accelerator, False for one only if the vendor's tool lists it, None for any other device."""
     vendor = VENDORS.get(vendor_id or 0)
     if vendor is None or device_class is None:
         return None

@@ -21,7 +21,7 @@ def facts(tree: Tree, gpus: Iterable[str]) -> dict[str, Any]:
     ports = {port for way in paths for port in way[1:-1]}  # ports of switches, between the processor's port and the GPU
     states = {port: redirects(tree.data(f"{DEVICES}/{port}/config")) for port in ports}
     is_complete = gpus and all(paths) and None not in states.values()
-    has_groups = gpus and tree.exists(GROUPS)  # empty with the IOMMU off, and in a virtual machine without one
+    has_groups = gpus and tree.exists(GROUPS)  # an empty folder without IOMMU, or with the IOMMU off
     return {
         "iommu_translated": [gpu for gpu, kind in kinds.items() if kind and kind != "identity"] if has_groups else None,
         "acs_redirecting": sorted(port for port, state in states.items() if state) if is_complete else None,

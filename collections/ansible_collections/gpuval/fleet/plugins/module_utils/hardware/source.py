@@ -29,19 +29,19 @@ class Source:
     least_period_seconds = 0.0
 
     def __init__(self) -> None:
-        #: Why a reading is missing, by the reading's name.
+        #: Why a telemetry reading is missing, by the reading's name.
         self.absent: dict[str, str] = {}
 
     def sample(self) -> dict[int, Sample]:
-        """Read all GPUs once. Raises ``SourceError`` when nothing can be read any more."""
+        """Read the telemetry of all GPUs once. Raises ``SourceError`` when nothing can be read any more."""
         raise NotImplementedError
 
     def counters(self, seconds: float) -> dict[int, Counters]:
-        """Read identity and error counters of all GPUs; tools get `seconds`. Raises ``SourceError``."""
+        """Read identity and error counters of all GPUs; tools may take `seconds`. Raises ``SourceError``."""
         raise NotImplementedError
 
     def counters_at_once(self) -> dict[int, Counters]:
-        """Read the counters that need no tool: they are reported before a slow tool is started for the others."""
+        """Read the GPU counters that need no tool: they are reported before a slow tool is started for the others."""
         return {}
 
     def close(self) -> None:
@@ -49,15 +49,15 @@ class Source:
 
 
 class ToolSource(Source):
-    """Readings by a tool that is started each time. Raises ``SourceError`` when the tool answers none of `queries`."""
+    """GPU readings by a tool that is started each time. Raises ``SourceError`` if it answers none of `queries`."""
 
     least_period_seconds = 5.0
-    #: Time limit of the tool, and of its first call, for which the driver may have to wake the GPUs.
+    #: Time limit of the vendor's tool, and of its first call, for which the driver may have to wake the GPUs.
     seconds = first_seconds = 20.0
-    #: Queries to try, from the newest release to the oldest, and the readings of their columns.
+    #: Queries of the tool to try, from the newest release to the oldest, and the readings by their columns.
     queries: tuple[tuple[str, ...], ...] = ()
     reading_of: dict[str, str] = {}
-    #: Reasons for readings that no query has, and for those that only a newer release has.
+    #: Why readings are missing that no query of the tool has, and those that only a newer release has.
     never: dict[str, str] = {}
     not_asked = ""
 

@@ -27,7 +27,7 @@ RUNNING: set[int] = set()
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The result of a call of a tool. `returncode`: None when it is missing, did not start or did not end in time."""
+    """The result of a command-line tool. `returncode`: None if it is missing, did not start or did not end in time."""
 
     tool: str
     stdout: str = ""
@@ -47,7 +47,7 @@ class ToolResult:
 
     @property
     def complaint(self) -> str:
-        """One line with the reason why the tool gave no answer."""
+        """Reason, on one line, why the tool gave no answer."""
         if self.missing:
             return f"{self.tool} is not installed"
         if self.timed_out:
@@ -117,7 +117,7 @@ def run_bounded(tool: str, command: list[str], timeout: float) -> ToolResult:
 
 
 def _drain(process: subprocess.Popen[bytes], output: dict[Any, bytearray], deadline: float) -> bool:
-    """Collect the output by pipe until the process ends; False when the deadline or the size limit came first."""
+    """Collect a process's output by pipe until it ends; False if the deadline (monotonic) or size limit came first."""
     with selectors.DefaultSelector() as selector:
         for pipe in output:
             selector.register(pipe, selectors.EVENT_READ)

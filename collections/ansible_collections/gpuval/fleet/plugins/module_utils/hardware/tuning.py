@@ -16,7 +16,7 @@ FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_coun
 
 
 def facts(tree: Tree) -> dict[str, Any]:
-    """Return the settings by name; None for those that the kernel hides, as in many containers and virtual machines."""
+    """Return kernel settings by name; None for those that are hidden, as in many containers and virtual machines."""
     kinds = {tree.read(f"{GROUPS}/{group}/type") for group in tree.entries(GROUPS)}
     return {
         "clock_source": tree.read(f"{CLOCK}/current_clocksource"),

@@ -53,7 +53,7 @@ class User:
 
 
 def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
-    """Return the known processes that use accelerators, without vendors' daemons and the gpuval run `but_run`."""
+    """Return this node's processes that use accelerators, without vendors' daemons and the gpuval run `but_run`."""
     from . import nvidia_gpus  # noqa: PLC0415 - a launch on a node without accelerators must not import vendors' tools
 
     # AMD's kernel driver lists its processes, with or without tools
@@ -76,7 +76,7 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
 
 
 def foreign_runs(run: Run, but_run: str) -> list[str]:
-    """Return the containers of gpuval runs other than `but_run` on this node now, in words with name and run."""
+    """Return a text with name and run for each container on this node of a gpuval run other than `but_run`."""
     options = ("ps", "--filter=label=gpuval.run", "--format={{json .}}")
     containers = [
         pair for engine in engine_types() for pair in _labelled(run(engine, *options, timeout=ENGINE_SECONDS))
@@ -101,7 +101,7 @@ def _labelled(result: ToolResult) -> list[tuple[str, str]]:
 
 
 def _entries(text: str) -> list[dict[str, Any]]:
-    """Return the objects in an engine's JSON: docker prints one object a line, podman one list over several lines."""
+    """Return the JSON objects that a container engine prints: docker one a line, podman a list over several lines."""
     for pieces in ([text], text.splitlines()):
         try:
             documents = [json.loads(piece) for piece in pieces if piece.strip()]

@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def text(value: Any) -> Optional[str]:
-    """Return a value as text, or None for a tool's word for no value."""
+    """Return a value that a tool printed as text; None for a tool's word for no value, such as `N/A`."""
     if value is None or isinstance(value, (dict, list)):
         return None
     word = str(value).strip()
@@ -45,13 +45,13 @@ def text(value: Any) -> Optional[str]:
 
 
 def lower(value: Any) -> Optional[str]:
-    """Return a value as text in lower case, or None."""
+    """Return a value as text in lower case; None for a tool's word for no value."""
     word = text(value)
     return None if word is None else word.lower()
 
 
 def word(value: Any) -> Optional[str]:
-    """Return a word in lower case, also one for no value (`n/a`, `not supported`); None if the tool prints none."""
+    """Return a tool's word in lower case, also one for no value (`n/a`, `not supported`); None if it is empty."""
     bare = str(value or "").strip().strip("[]").lower()
     return bare or None
 

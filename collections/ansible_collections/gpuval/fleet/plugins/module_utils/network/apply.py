@@ -63,7 +63,7 @@ def apply_plan(
 def wait_for_links(
     plan: NetworkPlan, host: NetworkHost, declaration: NetworkDeclaration, seconds: float
 ) -> NetworkState:
-    """Return the state once all links are up and all addresses are tested for duplicates, at latest after `seconds`."""
+    """Return the network's state once all links are up and no address awaits its duplicate test, or after `seconds`."""
     end = time.monotonic() + min(seconds, max(0.0, host.deadline.left()))
     while True:
         state = host.state(declaration.sysctls)

@@ -104,7 +104,8 @@ class NetworkPlan:
 def plan_changes(
     declaration: NetworkDeclaration, state: NetworkState, flapped: frozenset[str] = frozenset()
 ) -> NetworkPlan:
-    """Return the changes from state to declaration; interfaces in `flapped` went down and up in this boot already."""
+    """Return the changes of a node's network that make `state` as declared. Interfaces in `flapped` went down and up in
+    this boot already."""
     plan = NetworkPlan()
     for entry, interfaces in _selected(declaration, state, plan):
         # either all interfaces of an entry flap, or none
@@ -174,7 +175,7 @@ def _selected(
 
 
 def _lost_by_down(interface: HostInterface, state: NetworkState) -> dict[str, Any]:
-    """Return addresses and routes that the kernel drops when the interface goes down and does not restore."""
+    """Return addresses and routes that the kernel drops when an interface goes down, and does not restore."""
     return {
         "addresses": [text for text in interface.addresses if ":" in text and text not in interface.dynamic],
         "routes": [

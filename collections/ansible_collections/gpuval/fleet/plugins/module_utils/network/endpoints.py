@@ -24,7 +24,7 @@ LEAST_BYTES = 65536
 BLOCK = bytes(65536)
 #: A TCP handshake of this time or more has lost a packet: TCP repeats its first packet after a second.
 REPEATED_SECONDS = 0.9
-#: Seconds between handshakes, so that they do not fill the service's queue.
+#: Seconds between TCP handshakes with a service, so that they do not fill its queue.
 APART_SECONDS = 0.01
 #: Socket options for the kernel's path MTU, by IP version, which the module `socket` does not name on Linux.
 PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}

@@ -43,7 +43,7 @@ class NetworkHost:
         self._run = toolbox()
 
     def ip(self, *words: str) -> str:
-        """Return the output of an `ip` command. Raises NodeError with its error text."""
+        """Run `ip` with arguments, such as `link show`, and return its output. Raises NodeError with its error text."""
         command = f"ip {' '.join(words)}"
         self.deadline.check(command)
         seconds = max(0.1, min(COMMAND_SECONDS, self.deadline.left()))

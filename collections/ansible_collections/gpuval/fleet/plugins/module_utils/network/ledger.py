@@ -57,7 +57,7 @@ class ChangeLedger:
         self._write()
 
         def roll_back_unless_confirmed() -> None:
-            os.closerange(3, 1024)  # the module's lock, too
+            os.closerange(3, 1024)  # also the lock that the module holds
             with one_at_once(self._base, math.inf):
                 end = time.monotonic() + confirm_seconds
             while ChangeLedger(self._base).attempt == attempt:
@@ -140,7 +140,7 @@ class ChangeLedger:
             return
         except OSError as error:
             raise NodeError(f"{self.path} cannot be read: {error.strerror}; use the user that it belongs to") from error
-        check_private(self._folder)  # commands are made from its content
+        check_private(self._folder)  # others must not write it: the file's values become commands
         try:
             document = json.loads(text)
             # release 1.0 wrote final changes as `changes`
@@ -156,7 +156,7 @@ class ChangeLedger:
 
 
 def is_changed(base: Path) -> bool:
-    """Whether the ledger below `base` has changes of the network to restore."""
+    """Whether the ledger below gpuval's folder `base` has changes of the network to restore."""
     return (base / listener.FOLDER / NAME).is_file()
 
 

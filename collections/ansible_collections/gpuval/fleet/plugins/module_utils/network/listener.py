@@ -37,7 +37,8 @@ def open_ports(ports: list[int]) -> tuple[dict[int, socket.socket], dict[int, st
 
 
 def start(base: Path, node: str, listening: dict[int, socket.socket], seconds: float, askers: set[str]) -> None:
-    """Serve the sockets in a separate process, for `seconds` or until all nodes in `askers` are done."""
+    """Serve listening sockets (by port) in a separate process, for `seconds` or until all nodes in `askers` are done.
+    `base`: gpuval's folder on the node."""
     import asyncio  # noqa: PLC0415 - takes long to load, and other steps need none
 
     from .greeting import GreetingService  # noqa: PLC0415 - it imports asyncio, too

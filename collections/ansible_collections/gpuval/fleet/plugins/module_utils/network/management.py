@@ -12,7 +12,7 @@ from ..process_stat import look, variable_of
 from .changes import NetworkChange
 from .state import NetworkState
 
-#: Metric of the route that the kernel adds for an address's network, by IP version.
+#: Metric of the route that the kernel adds for the network of an interface's address, by IP version.
 CONNECTED_METRIC = {4: 0, 6: 256}
 
 
@@ -90,7 +90,7 @@ def peer_of(connection: Optional[str]) -> Optional[str]:
 
 
 def ssh_connection() -> Optional[str]:
-    """Return SSH_CONNECTION of this process or an ancestor: sudo removes it from the environment."""
+    """Return the variable SSH_CONNECTION of this process or an ancestor: sudo removes it from the environment."""
     if os.environ.get("SSH_CONNECTION"):
         return os.environ["SSH_CONNECTION"]
     pid = os.getppid()
@@ -105,7 +105,7 @@ def ssh_connection() -> Optional[str]:
 
 
 def with_dependencies(state: NetworkState, carriers: Iterable[str]) -> frozenset[str]:
-    """Return the interfaces and all that they depend on: members of a bond or bridge, the port below a VLAN."""
+    """Return the interfaces `carriers` and all that they depend on: members of a bond or bridge, ports below VLANs."""
     names: set[str] = set()
     waiting = [name for name in carriers if name in state.interfaces]
     while waiting:

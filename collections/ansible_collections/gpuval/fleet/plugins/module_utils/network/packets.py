@@ -21,7 +21,7 @@ _MAGIC = b"gpuvalps"
 
 
 def echo(data: bytes) -> bytes:
-    """Return the answer to a probe, in fewer bytes; empty for anything else."""
+    """Return the answer to a UDP packet of `path_mtu`, in fewer bytes; empty for any other packet."""
     return data[: _PROBE.size] if len(data) > _PROBE.size and data.startswith(_MAGIC) else b""
 
 

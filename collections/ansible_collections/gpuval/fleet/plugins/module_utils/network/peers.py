@@ -21,7 +21,7 @@ from .state import NetworkState
 RESOLVE_SECONDS = 10
 BULK_SECONDS = 2
 SHORTEST_SECONDS = 0.001
-#: Lines of `ping`'s output.
+#: Lines that `ping` prints at its end: counts of packets, and times.
 COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
 TIMES = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/\w+)? = [\d.]+/([\d.]+)/")
 
@@ -63,9 +63,9 @@ class EndpointOptions:
     """A service to which the path is measured: HTTP with a URL, else TCP alone."""
 
     name: str
-    #: The answer is read up to a limit. Any HTTP status counts as reachable.
+    #: URL whose answer is read up to a limit. Any HTTP status counts as reachable.
     url: Optional[str] = None
-    #: Host and port, as registry.example.com:5000.
+    #: Host and port of a service, as registry.example.com:5000.
     address: Optional[str] = None
     #: URL of an HTTP proxy; None connects directly.
     proxy: Optional[str] = None
@@ -84,20 +84,20 @@ class PeerProbeOptions:
     askers: Sequence[str] = ()
     #: Ports that must be open between nodes.
     ports: Sequence[int] = ()
-    #: Port of the listeners that greet and send bytes.
+    #: Port of gpuval's listeners, which send the node's name and bytes to measure speed.
     probe_port: int = 47600
-    #: Bytes to receive from each peer; 0 is no measurement of speed.
+    #: Bytes to receive from each peer; 0 measures no speed.
     bulk_bytes: int = 0
-    #: Also send packets of the interface's MTU.
+    #: Also send packets as large as the interface's MTU.
     check_size: bool = True
     #: Number of TCP connections to each peer.
     tries: int = 5
-    #: Time limits of one answer, of all measurements, and of the listeners.
+    #: Time limits of one peer's answer, of all measurements of a node, and of its listeners.
     timeout_seconds: float = 2.0
     deadline_seconds: float = 60.0
     listen_seconds: float = 120.0
     endpoints: Sequence[Annotated[dict[str, Any], EndpointOptions]] = ()
-    #: Limits of an endpoint's answer in bytes, and of its measurement.
+    #: Limits of an endpoint's answer in bytes, and of its measurement in seconds.
     endpoint_bytes: int = 16777216
     endpoint_seconds: float = 5.0
     directory: str = ""

@@ -102,7 +102,7 @@ def question(address: str) -> bytes:
 
 
 def parse(answer: bytes) -> KernelRoute:
-    """Return the route in a netlink answer of the kernel. Raises ``OSError`` if it reports that there is none."""
+    """Return the route in a netlink answer of the kernel. Raises ``OSError`` if the kernel reports that it has none."""
     if len(answer) < _HEADER.size + 4:
         raise OSError("the kernel's answer is cut off")
     length, kind, _, _, _ = _HEADER.unpack_from(answer)

@@ -22,12 +22,12 @@ ROUTE_KEYS = {"type", "dst", "gateway", "dev", "protocol", "scope", "prefsrc", "
 @dataclass(frozen=True)
 class HostInterface:
     name: str
-    up: bool = False  # set up by the administrator
-    carrier: bool = False  # the link works
+    up: bool = False  # administrative state of the interface
+    carrier: bool = False  # whether the link works
     mtu: int = 0
-    addresses: tuple[str, ...] = ()  # with prefix length, link-local ones left out
-    dynamic: frozenset[str] = frozenset()  # the addresses from DHCP or router advertisements
-    pending: frozenset[str] = frozenset()  # duplicate address detection is under way
+    addresses: tuple[str, ...] = ()  # addresses with prefix length, without link-local ones
+    dynamic: frozenset[str] = frozenset()  # addresses from DHCP or router advertisements
+    pending: frozenset[str] = frozenset()  # addresses whose duplicate detection is under way
     duplicate: frozenset[str] = frozenset()  # addresses that another machine has, too
     link_local: tuple[str, ...] = ()
     above: Optional[str] = None  # bond or bridge of which the interface is a member
@@ -44,7 +44,7 @@ class HostInterface:
 class NetworkState:
     interfaces: dict[str, HostInterface] = field(default_factory=dict)
     routes: tuple[dict[str, Any], ...] = ()
-    sysctls: dict[str, Optional[str]] = field(default_factory=dict)  # None: unknown to the kernel
+    sysctls: dict[str, Optional[str]] = field(default_factory=dict)  # None for a parameter that the kernel lacks
     hosts_block: Optional[str] = None
     limits: Optional[str] = None
     boot_id: str = ""

@@ -41,7 +41,7 @@ def connect(address: str, port: int, seconds: float) -> tuple[str, Optional[floa
 
 
 def handshake(address: str, port: int, seconds: float) -> tuple[str, Optional[float]]:
-    """Connect and close at once; return state and seconds of the handshake."""
+    """Open a TCP connection within `seconds` and close it at once; return its state and the handshake's seconds."""
     state, spent, link = connect(address, port, seconds)
     if link is not None:
         link.close()

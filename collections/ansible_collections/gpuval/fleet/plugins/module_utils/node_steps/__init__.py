@@ -1,1 +1,1 @@
-"""The parts of steps that run on nodes: each file has a function with the file's name."""
+"""Node halves of the steps that work on nodes: each file has a function with the file's name."""

@@ -20,9 +20,9 @@ class SavedArchive(TypedDict, total=False):
 
 
 class BuildAnswer(TypedDict, total=False):
-    #: Whether a build is needed.
+    #: Whether the image must be built or copied.
     needed: bool
-    #: The engine that was used, and its ids of the image and the base; empty if the engine does not have them.
+    #: The container engine that was used, and its ids of image and base; empty if the engine does not have them.
     engine: str
     image_id: str
     base_id: str

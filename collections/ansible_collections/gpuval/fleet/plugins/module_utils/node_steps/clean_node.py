@@ -21,7 +21,7 @@ from ..node_directory import (
 
 
 class CleanAnswer(TypedDict, total=False):
-    #: Folders that were removed.
+    #: Folders of runs that were removed.
     removed: list[str]
     #: Processes and containers that were ended, by name and id.
     killed: list[str]
@@ -35,7 +35,7 @@ class CleanAnswer(TypedDict, total=False):
 def clean_node(
     module: Any, directory: str, run_ids: list[str], keep_models: bool = False, remove_images: bool = False
 ) -> CleanAnswer:
-    """Stop these runs and all that they started, and remove their folders; without ids, all runs of this node. With the
+    """Stop the runs `run_ids` and all that they started, and remove their folders; without ids, all runs. With the
     last run, the model cache is removed, unless it had models before gpuval, and the network is restored.
     `remove_images` removes the images that the runs brought, unless another run of this node uses them."""
     for run_id in run_ids:

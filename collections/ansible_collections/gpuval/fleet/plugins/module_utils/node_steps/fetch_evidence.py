@@ -12,7 +12,7 @@ from ..node_directory import call_runner, check_private
 class FetchAnswer(TypedDict, total=False):
     #: Changed files by key, with digest and content as base64.
     files: dict[str, Any]
-    #: By key the digests of the results: of the file, and of the last upload if that is another.
+    #: Digests of results by their key: of the file, and of the last upload if that is another.
     digests: dict[str, Any]
     #: Whether the size limit left files out: fetch again.
     more: bool
@@ -24,8 +24,8 @@ class FetchAnswer(TypedDict, total=False):
 def fetch_evidence(
     _module: Any, directory: str, since: dict[str, str], not_uploaded: bool = False, limit_bytes: int = 4_000_000
 ) -> FetchAnswer:
-    """Fetch the files whose digest differs from that in `since` (by key), up to `limit_bytes`; with `not_uploaded` only
-    those that the store lacks."""
+    """Fetch a run's files whose digest differs from that in `since` (by key), up to `limit_bytes`; with `not_uploaded`
+    only those that the store lacks. `directory`: the run's folder on the node."""
     folder = Path(directory)
     check_private(folder)
     options = ["--limit-bytes", str(limit_bytes), *(["--not-uploaded"] if not_uploaded else [])]

@@ -12,7 +12,7 @@ from ..node_directory import NodeError, base_directory, check_private
 class EvidenceAnswer(TypedDict, total=False):
     #: The archive (tar.gz) as base64.
     archive: str
-    #: By part, why it is missing in the archive or cut.
+    #: Why files are missing in the archive or cut, by name.
     notes: dict[str, Any]
     #: Whether the node has a folder of the run.
     has_run: bool
@@ -21,7 +21,7 @@ class EvidenceAnswer(TypedDict, total=False):
 def host_evidence(
     _module: Any, directory: str, run_id: str, node: str, seconds: float, limit_bytes: int, bug_report: bool
 ) -> EvidenceAnswer:
-    """Gather the evidence in at most `seconds`, up to `limit_bytes`; the least important parts are cut first."""
+    """Gather a node's evidence in at most `seconds`, up to `limit_bytes`; the least important files are cut first."""
     folder = base_directory(directory) / run_id / node if run_id and node else None
     try:
         if folder:

@@ -60,9 +60,9 @@ class HostNetworkOptions:
 
 
 class NetworkAnswer(TypedDict, total=False):
-    #: Name of the changes, which the controller confirms.
+    #: Id of the network changes that the controller has to confirm.
     attempt: str
-    #: The changes that were made, or would be made in check mode.
+    #: Changes of the network that were made, or would be made in check mode.
     changes: list[str]
     #: Interfaces by name, with state, carrier, mtu, addresses and driver.
     interfaces: dict[str, Any]
@@ -70,7 +70,7 @@ class NetworkAnswer(TypedDict, total=False):
     management: dict[str, Any]
     #: Interfaces that stay down although declared up.
     down: list[str]
-    #: Remarks that are no failures.
+    #: Remarks on the network that are no failures.
     notes: list[str]
     rolled_back: bool
     #: Changes that could not be restored, and settings that others changed since, which were left alone.

@@ -44,7 +44,7 @@ BUILDS = {"cpu": r"\+cpu", "nvidia": r"(?:\+cu\d+)?", "amd": r"\+rocm[\d.]+"}
 #: Environment variables for uv and DeepSpeed's build; the last lets imports leave bytecode for later imports.
 SETTINGS = {"UV_SYSTEM_CERTS": "1", "UV_NO_PROGRESS": "1", "DS_BUILD_OPS": "0", "PYTHONDONTWRITEBYTECODE": ""}
 IMPORT_SECONDS = 300
-#: What is imported to show that an environment works; the first is tried at each call.
+#: Modules whose import shows that a Python environment works; the first is imported at each call.
 MODULES = ("torch", "deepspeed", "transformers", "accelerate")
 TRIAL = """
 import importlib, json, os, sys
@@ -57,9 +57,9 @@ print("\\n" + json.dumps({"Python": sys.version.split()[0], **versions, "sees_gp
 
 
 class EnvironmentAnswer(TypedDict, total=False):
-    #: What the node has, or would have.
+    #: What the node's Python environment has, or would have.
     summary: str
-    #: What workloads still lack, a text each.
+    #: Texts on what workloads still lack on the node.
     remarks: list[str]
 
 
@@ -81,7 +81,7 @@ class EnvironmentSpec:
 
     @property
     def uv_wheel(self) -> str:
-        """Pattern of the file name of uv's wheel for this machine."""
+        """Regular expression for the file name of uv's wheel for this machine."""
         (version,) = re.findall(r"^uv==([\w.]+)", self.locked, re.MULTILINE)
         return rf"uv-{re.escape(version)}-py3-none-manylinux[\w.]*_{platform.machine()}\.whl"
 
@@ -180,9 +180,9 @@ class NodeEnvironment:
         self.until = time.monotonic() + timeout_seconds
 
     def install(self, check_mode: bool) -> dict[str, Any]:
-        """Make sure that the environment is complete, works and is in use. Returns the answer."""
+        """Make sure that the Python environment is complete, works and is in use. Returns the step's answer."""
         answer: dict[str, Any] = {}
-        with contextlib.suppress(NodeError):  # it is made again
+        with contextlib.suppress(NodeError):  # a broken environment is made again
             answer = self.try_imports(MODULES[:1], IMPORT_SECONDS) if self.stamp.exists() else {}
         if answer and self.is_linked():
             return {**answer, "changed": False}
@@ -265,7 +265,7 @@ class NodeEnvironment:
         return {"summary": summary, "remarks": [remark] if is_blind else []}
 
     def use(self):
-        """Link the environment and remove all others, unless a run is at work, which may use the one of before."""
+        """Link the environment and remove all others, unless a run is at work, which may use the previous one."""
         with idle(self.base):
             draft = self.base / f"{ENVIRONMENT}.new"
             draft.unlink(missing_ok=True)
@@ -305,7 +305,7 @@ def output_of(name, command, seconds):
 
 
 def remove(base, check_mode):
-    """Remove all environments of a node. Returns whether there are any."""
+    """Remove all Python environments of a node. Returns whether there were any."""
     folder = base / "environments"
     if not folder.is_dir() or check_mode:
         return folder.is_dir()

@@ -18,9 +18,9 @@ MOST_PORTS = 64
 
 
 class ProbeAnswer(TypedDict, total=False):
-    #: By port, why it has no listener; `in_use` by a service of the node.
+    #: Why ports have no listener, by port; `in_use`: a service of the node listens.
     not_listening: dict[str, Any]
-    #: `peers`, `endpoints` and `interfaces` by name; null is not measured.
+    #: Measurements of `peers`, `endpoints` and `interfaces` by name; null is not measured.
     measured: dict[str, Any]
 
 

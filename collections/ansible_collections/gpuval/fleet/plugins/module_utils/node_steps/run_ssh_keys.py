@@ -30,7 +30,7 @@ def run_ssh_keys(module: Any, directory: str, run_id: str, node: str, files: dic
             for path in (base, folder.parents[1], folder.parent, folder):
                 make_private(path)
             for name in [*odd, *wrong]:  # one after the other: what cannot be done leaves the next files as they are
-                (folder / name).unlink(missing_ok=True)  # also removes a wrong mode
+                (folder / name).unlink(missing_ok=True)  # a new file has the right mode
                 if name in files:
                     write_private(folder / name, files[name].encode())
     except OSError as error:

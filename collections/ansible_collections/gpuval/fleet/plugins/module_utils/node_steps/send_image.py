@@ -40,7 +40,8 @@ def send_image(
 
 
 def look(directory, sha256, size, image_id, runtime="auto"):
-    """Return the node's answer on an archive. A complete part file becomes the archive; a wrong one is removed."""
+    """Return the node's answer on an image archive of `size` bytes. A complete part file becomes the archive; a wrong
+    one is removed."""
     folder = base_directory(directory) / "images"
     make_private(folder.parent)
     make_private(folder)

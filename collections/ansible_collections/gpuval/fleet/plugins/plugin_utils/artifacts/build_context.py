@@ -26,7 +26,7 @@ _LEFT_OUT = {"README.md", ".gitignore", ".dockerignore", "__pycache__"}
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The files of one image build, by name in the context; `local/` is for the build stage, not for the image."""
+    """The files for building one image, by name in the context; `local/` is for the build stage, not for the image."""
 
     folder: str
     files: Mapping[str, Path] = field(default_factory=dict)

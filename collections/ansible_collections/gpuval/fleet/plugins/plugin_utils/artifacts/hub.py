@@ -1,5 +1,5 @@
-"""Fetches a repository of the hub in a child process. The hub's client retries for as long as the hub tells it to wait,
-and shows nothing meanwhile; as a thread it could not be ended."""
+"""Fetches a repository of the Hugging Face hub in a child process. The hub's client retries for as long as the hub
+tells it to wait, and shows nothing meanwhile; as a thread it could not be ended."""
 
 import logging
 import multiprocessing
@@ -28,7 +28,8 @@ IGNORED = ["original/*", ".gitattributes", *(f"*{suffix}" for suffix in manifest
 
 @dataclass(frozen=True)
 class HubAnswer:
-    """A download's `commit`; or why it failed: name of the client's `error`, or words, and the hub's HTTP `status`."""
+    """The `commit` of a download from the hub; or why it failed: the client's `error` (a name or a text), and the hub's
+    HTTP `status`."""
 
     commit: str = ""
     error: str = ""

@@ -1,4 +1,4 @@
-"""Archives of images in the store, from where nodes get them."""
+"""Archives of container images in the store, from where nodes get them."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[st
     sent, shown_at = 0, began
 
     def add(count: int) -> None:
-        """Show the progress every few seconds; several threads call it."""
+        """Count sent bytes, and show the progress every few seconds; several threads call it."""
         nonlocal sent, shown_at
         with lock:
             sent, now = sent + count, time.monotonic()
@@ -72,7 +72,7 @@ def upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[st
 
 
 def _is_there(store: Store, entry: Mapping[str, Any], description: str) -> bool:
-    """Whether the store has exactly this archive, complete: its description is written last."""
+    """Whether the store has exactly the image archive of `entry`, complete: its description is written last."""
     sizes = {old.key: old.size for old in store.list(entry["key"].removesuffix(".tar"))}
     if sizes.get(entry["key"]) != entry["bytes"] or description not in sizes:
         return False

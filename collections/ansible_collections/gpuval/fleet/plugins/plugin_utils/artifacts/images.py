@@ -187,7 +187,7 @@ def image_plan(
     catalogue: Mapping[str, Mapping[str, Any]],
     references: Iterable[str | None] = (),
 ) -> dict[str, Any]:
-    """Return `images` of a plan: by reference, the image and its source. `references`: the images of the plan's stages;
+    """Return `images` of a plan: by reference, the image's id and archive. `references`: images of the plan's stages;
     without any, all declared images. Raises ``ImagesError`` for an image that the store should have but lacks."""
     declared = {source.reference: source for source in parse(images)}
     if runtime == "host":
@@ -241,7 +241,7 @@ def sbom_file(state_dir: Path, sha256: str) -> Path:
 
 
 def read_catalogue(state_dir: Path) -> dict[str, dict[str, Any]]:
-    """Return the built images by reference; empty without a catalogue. Raises ``ImagesError``."""
+    """Return the images that were built or copied, by reference; empty without a catalogue. Raises ``ImagesError``."""
     path = state_dir / CATALOGUE
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

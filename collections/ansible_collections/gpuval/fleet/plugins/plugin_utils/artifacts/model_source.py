@@ -32,7 +32,7 @@ _SKIPPED_SUFFIXES = (".lock", ".incomplete", ".partial")
 
 
 class ModelError(StoreError):
-    """The model cannot be fetched or copied; the message says what to do next."""
+    """A model cannot be fetched or copied; the message says what to do next."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def make_manifest(model: ModelSource) -> str:
 def missing(
     expected: Mapping[str, object], listed: Mapping[str, int], sizes: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Return the expected names that are missing in `listed` (bytes by name), or differ from their size in `sizes`."""
+    """Return the names of `expected` files that are missing in `listed` (bytes by name), or differ from `sizes`."""
     sizes = sizes or {}
     return sorted(name for name in expected if name not in listed or listed[name] != sizes.get(name, listed[name]))
 

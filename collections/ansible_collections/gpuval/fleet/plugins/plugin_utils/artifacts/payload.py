@@ -1,4 +1,4 @@
-"""The files for a node: the runner and the workloads, each as one reproducible zip file."""
+"""The programs for a node: the runner and the workloads, each as one reproducible zip file."""
 
 import importlib.util
 import io
@@ -36,7 +36,7 @@ SHARED = (
 #: Name of the package with the program of an extension's stage.
 PROGRAM = "program"
 SHEBANG = b"#!/usr/bin/env python3\n"
-#: gc.freeze: at its end Python would look through all objects for garbage, a twentieth of a short command's time.
+#: Start of the runner. Without gc.freeze Python would search for garbage at its end, a 20th of a short command's time.
 ENTRY_POINT = b"""\
 import gc
 import sys

@@ -17,7 +17,7 @@ MAX_BYTES = 4 << 20
 NO_FIGURES = {**dict.fromkeys(FIGURES), "host": "", "port": None, "message": ""}
 
 
-class Rejected(GpuvalError):  # noqa: N818  (what the answer is)
+class Rejected(GpuvalError):  # noqa: N818
     """A node's malformed answer about its network, which gpuval's own code never gives; the message names the field."""
 
 

@@ -1,6 +1,6 @@
 """The node or link that explains failures between pairs of nodes. Pure.
 
-A node that most of its partners have trouble with is one finding, not one for each; what remains is about links.
+A node that fails with most of its partners is one finding, not one for each partner; other findings are about links.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Findings from all nodes' answers: the node, link or service at fault, and its remedy. Pure."""
+"""Findings on a fleet's network from all nodes' answers: the node, link or service at fault, and a remedy. Pure."""
 
 import contextlib
 import ipaddress

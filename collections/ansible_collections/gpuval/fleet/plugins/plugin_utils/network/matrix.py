@@ -1,4 +1,4 @@
-"""The reachability matrix as documents and as lines for the console. Pure, except for writing files."""
+"""The matrix of links between nodes as documents and as lines for the console. Pure, except for writing files."""
 
 import csv
 import io

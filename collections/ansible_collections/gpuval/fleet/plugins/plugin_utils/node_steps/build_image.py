@@ -1,4 +1,4 @@
-"""Make images: the context goes to the builder, the archive into the store and the catalogue."""
+"""Make container images: the build context goes to the builder, the archive into store and catalogue."""
 
 import json
 import posixpath
@@ -101,7 +101,7 @@ class ImageMaker:
         return {"changed": changed, "made": entries, "left": skipped, "pushed": pushed}
 
     def _make(self, item):
-        """Make one image. Returns whether anything changed, and its entry in the catalogue, None in check mode."""
+        """Make an image. Returns whether anything changed, and its entry in the catalogue, None in check mode."""
         publish, changed, image_facts = self.options.publish, False, None
         try:
             if item.way != "archive":

@@ -1,4 +1,4 @@
-"""Clean one node in one round trip. Every result, failures too, is an outcome that clean_run reports."""
+"""Clean a node by one call. Every result, failures too, is an outcome that the step clean_run reports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def clean_node(
             answer = action.ask_node("clean_node", {**arguments, "remove_images": remove_images})
         except AnsibleConnectionFailure as error:
             answer = {"unreachable": True, "msg": str(error.message)}
-        except AnsibleError as error:  # become, the interpreter, a temporary folder
+        except AnsibleError as error:  # such as become, the interpreter or a temporary folder
             answer = {"failed": True, "msg": str(error.message)}
         if answer.get("unreachable"):
             outcome = cleaning.unreached(str(answer.get("msg", "unreachable")))

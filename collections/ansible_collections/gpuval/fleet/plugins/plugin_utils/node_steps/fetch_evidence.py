@@ -1,4 +1,4 @@
-"""Fetch what a node could not upload, and put it into the store in its place, or return it."""
+"""Fetch results that a node could not upload, and put them into the store in its place, or return them."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from ..runs import folder as run_folder
 from ..runs.action import RunAction, RunOptions
 from ..store.access import open_store
 
-#: Answers of `limit_bytes` each that one task asks for at most.
+#: Maximum number of a node's answers, of `limit_bytes` each, that one task asks for.
 MAX_ROUNDS = 25
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 

@@ -1,4 +1,4 @@
-"""Build a node's plan, sign its URLs, and send both to the node in one round trip."""
+"""Build a node's plan, sign the URLs of its objects in the store, and send both to the node by one call."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
@@ -87,7 +87,7 @@ def launch_plan(action: RunAction, options: LaunchOptions) -> dict[str, Any]:
     elif launch["at"] == earlier_launch.get("at"):
         action.display.warning(f"{node}: {launch['message']}")
     result = {"changed": launch["state"] == "started", "launch": launch, "msg": launch["message"]}
-    if python:  # as modules do, so that the next one need not search
+    if python:  # a fact, as modules return it, saves later tasks the search
         result["ansible_facts"] = {"discovered_interpreter_python": python}
     return result
 
@@ -151,7 +151,7 @@ def _launch(action, folder, run, launch, plan, options):
     }
     try:
         outcome = _on_node(action, arguments)
-    except AnsibleError as error:  # the connection; become, the interpreter, a temporary folder
+    except AnsibleError as error:  # such as the connection, become, the interpreter or a temporary folder
         kind = "unreachable" if isinstance(error, AnsibleConnectionFailure) else "failed"
         outcome = {kind: True, "msg": str(error.message)}
     if outcome.get("unreachable"):

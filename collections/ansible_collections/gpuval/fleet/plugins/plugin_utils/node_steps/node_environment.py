@@ -21,14 +21,14 @@ SLACK_SECONDS = 60
 class NodeEnvironmentOptions(StepOptions):
     state: Literal["present", "examined", "absent"] = "present"
     directory: str = ""
-    #: The Python of workloads; another than `auto` is the site's own.
+    #: The Python of workloads; any value but `auto` is the site's own.
     python: str = "auto"
     #: Vendor of the accelerators: `cpu`, or else that of the node.
     vendor: str = "auto"
     index: str = ""
     torch_index: str = ""
     torch_backend: str = "auto"
-    #: Packages of the node's system.
+    #: Packages to install by the package manager of the node's system.
     packages: Sequence[str] = ()
     #: The archive of wheels, from the step pack_wheels; without one, packages come from `index`.
     wheels: Mapping[str, Any] = field(default_factory=dict)

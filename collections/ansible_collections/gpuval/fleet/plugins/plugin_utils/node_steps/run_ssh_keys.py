@@ -1,4 +1,4 @@
-"""Make the run's keys once, hand each node its own in one round trip."""
+"""Make a run's SSH keys once, and send each node its own."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def run_ssh_keys(action: RunAction, options: RunOptions, directory: str = "", po
 
 
 def _addresses(node, task_vars):
-    """Addresses by which other nodes see a node: the declared ones, else the address that the controller uses."""
+    """Return the addresses by which other nodes reach a node: the declared ones, else the one that Ansible uses."""
     if node not in task_vars["hostvars"]:
         raise RunKeysError(f"{node} of the run is not in this inventory: give the whole inventory of the run")
     hostvars = task_vars["hostvars"][node]

@@ -91,7 +91,7 @@ def _look(action, arguments):
 def _append(action, path, part, have, size, deadline):
     """Send an archive's bytes from `have` on to the file `part` on the node; return how many of `size` were sent. Each
     piece has its offset, so sending it twice does no harm. `deadline`: monotonic."""
-    if not getattr(action._connection, "has_pipelining", False):  # cannot be given input: the file as a whole
+    if not getattr(action._connection, "has_pipelining", False):  # without input, send the file as a whole
         action._connection.put_file(str(path), part)
         return size
     at, shown_at = have, time.monotonic()
