@@ -1,5 +1,5 @@
-"""The node condition `gpuval.io/Accepted`: a node's mark (label and annotations alone) in the form that other
-controllers read. Only a PASS grows old. Pure."""
+"""The node condition `gpuval.io/Accepted`: the verdict in a node's labels and annotations, in the form that other
+controllers read. Only a PASS expires. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -27,8 +27,8 @@ def condition_of(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def condition_for(metadata: NodeMetadata, now: datetime, max_age_days: float) -> dict[str, str] | None:
-    """The condition that belongs to a node's mark (`labels`, `annotations`); None without a mark. `max_age_days`: after
-    how many days a PASS accepts no node; 0: never."""
+    """The condition for the verdict in a node's `labels` and `annotations`; None without a verdict. `max_age_days`:
+    after how many days a PASS expires; 0: never."""
     verdict, notes = metadata["labels"].get(VERDICT_LABEL), metadata["annotations"]
     if not verdict:
         return None
@@ -54,8 +54,8 @@ class ConditionChange(NamedTuple):
 def condition_change(
     node: Mapping[str, Any], metadata: NodeMetadata, now: datetime, max_age_days: float
 ) -> ConditionChange | None:
-    """What makes the condition fit a Node's mark; None if it fits already. The patch names this condition alone, so
-    that others stay whatever their controllers write meanwhile."""
+    """The change that makes a Node's condition fit the verdict in `metadata`; None if it fits already. The patch names
+    this condition alone, so that it undoes no change of another controller. `max_age_days`: see `condition_for`."""
     before, after = condition_of(node), condition_for(metadata, now, max_age_days)
     if after.items() <= before.items() if after and before else after is before:
         return None
@@ -70,7 +70,7 @@ def _line(condition: Mapping[str, Any] | None) -> str:
 
 
 def _moment(text: str | None) -> datetime | None:
-    """A time of an annotation, in UTC; None if it is none."""
+    """The time in an annotation's text, in UTC; None if the text is no time."""
     try:
         return datetime.fromisoformat(text or "").astimezone(timezone.utc)
     except (ValueError, OverflowError):

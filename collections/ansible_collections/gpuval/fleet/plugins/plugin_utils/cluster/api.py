@@ -22,7 +22,7 @@ from .kinds import KINDS, Manifest, ObjectKind, trim, unmanaged
 from .login import FOLDER_PREFIX, ClusterAccess, ClusterError, log_in, plain_reason, remove_folder
 from .permissions import AccessRequest
 
-with contextlib.suppress(ImportError):  # a requirement of kubernetes, whose lack the login reports
+with contextlib.suppress(ImportError):  # the package `kubernetes` requires urllib3; the login reports what is missing
     import urllib3
 
 #: Time limit of one API call, retries included.
@@ -66,7 +66,7 @@ class ApiRequest:
     body: Mapping[str, Any] | None = None
     accept: str = _JSON
     content_type: str = _JSON
-    #: Maximum bytes to read of the answer; None: all.
+    #: Maximum bytes of the answer to read; None: all.
     most_bytes: int | None = None
 
 
@@ -118,7 +118,7 @@ class Cluster:
         self.deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
         self.asked: Counter[AccessRequest] = Counter()
-        #: Whether the API server allowed a request since it was last unreachable; since when it denies all requests.
+        #: Whether the API server allowed a request since it was last unreachable; monotonic time of its first denial.
         self._allowed = False
         self._denied_at: float | None = None
         # Keys and certificates of a kubeconfig are written here. The library removes its own at the interpreter's exit,
@@ -150,9 +150,9 @@ class Cluster:
     # Requests
 
     def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Manifest:
-        """Create an object and return it; or return, trimmed, one with the same name and labels that exists: the answer
-        to an earlier try was lost, or the run is resumed. With `dry_run` the API server checks the object and creates
-        nothing. Raises ``Exists``, ``ObjectRefused``, ``Forbidden``, ``Missing`` (the namespace)."""
+        """Create an object and return it. If an object with this name and labels exists, return that, trimmed: an
+        earlier answer was lost, or the run is resumed. With `dry_run` the API server only checks the object. Raises
+        ``Exists``, ``ObjectRefused``, ``Forbidden``, ``Missing`` (the namespace)."""
         kind = KINDS[manifest["kind"]]
         query = {"dryRun": "All"} if dry_run else {}
         try:
@@ -206,7 +206,7 @@ class Cluster:
         self._call(self._request(kind_of, verb, "DELETE", query=query, body=options, accept=_METADATA))
 
     def delete(self, kind: str, name: str) -> None:
-        """Delete one object; a missing one is no error. Uses the rule `deletecollection`."""
+        """Delete one object, which may be missing. Needs the RBAC verb `deletecollection`."""
         self.delete_all(kind, "", fields=f"metadata.name={name}")
 
     def patch(
@@ -250,15 +250,15 @@ class Cluster:
         return any(item.get("kind") == kind for item in self.discover(KINDS[kind].root).get("resources") or ())
 
     def discover(self, path: str) -> Manifest:
-        """What the cluster says of an API that it may lack: versions, resources or schemas; empty if it lacks it."""
+        """Read versions, resources or schemas of an API at `path`; empty if the cluster lacks this API."""
         try:
             return _document(self._call(ApiRequest(AccessRequest("get", path, ""), "GET", path)))
         except (Missing, Forbidden):
             return {}
 
     def read_uid(self) -> str:
-        """What tells this cluster from others, however it is reached: the UID of its namespace kube-system. A denial is
-        final at once. Raises ``ClusterError``."""
+        """The cluster's identity, however it is reached: the UID of its namespace kube-system. A denied request is not
+        retried. Raises ``ClusterError``."""
         kind = KINDS["Namespace"]
         request = ApiRequest(permissions.IDENTITY, "GET", f"{kind.path(self.namespace)}/kube-system")
         uid = _document(self._call(request, retried=RETRIED - {403}))["metadata"].get("uid")
@@ -416,7 +416,7 @@ class Cluster:
                 self._logins += 1
 
     def _unreachable(self, error: Exception) -> ClusterError:
-        self._allowed, self._denied_at = False, None  # it may be about to start
+        self._allowed, self._denied_at = False, None  # the API server may be starting
         reason = plain_reason(error)
         return Unreachable(f"{self.url} does not answer: {reason}: check the kubeconfig, its context, and the network")
 

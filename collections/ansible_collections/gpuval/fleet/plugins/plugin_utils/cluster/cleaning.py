@@ -1,4 +1,4 @@
-"""Removes what a run made in a cluster by its label, waits until it is gone, and names what is left."""
+"""Deletes the Kubernetes objects of a run by its label, waits until they are gone, and reports those that are left."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,14 +13,14 @@ from .api import Cluster, ClusterError, Forbidden, Missing
 #: Kinds of objects in the order of deletion: an existing Job would create its pod again.
 KINDS = ("Job", "Pod", "Service", "Secret", "ConfigMap")
 JOB_SET = "JobSet"
-#: Kinds that many clusters do not have, and that old Roles do not grant: what may not be listed was not created.
+#: Kinds that many clusters and old Roles lack: if gpuval may not list such objects, it has not created any.
 CLAIMS = ("ResourceClaimTemplate", "ComputeDomain")
 #: Kinds that are deleted only if a run created volumes: other clusters need not allow their deletion.
 VOLUMES = ("PersistentVolumeClaim", "PersistentVolume")
 #: Seconds between two lists of the objects that are left: the first wait, doubled up to the maximum.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 5.0
 SHOWN = 5
-#: Labels that name a run: of its own objects, and of its rounds'.
+#: Labels that name a run: on its own objects, and on objects of its multi-node rounds.
 _LABELS = (names.RUN_LABEL, names.PARENT_LABEL)
 
 Found = list[dict[str, Any]]
@@ -112,14 +112,15 @@ def kinds_of(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _list_objects(cluster: Cluster, kind: str, values: Collection[str]) -> Found:
-    """The objects of a kind of the runs with these labels, and of their multi-node rounds: each round has a run id of
-    its own. No selector chooses by one label or another, so all runs' objects are listed once, and chosen here."""
+    """The objects of a kind that belong to runs, or to their multi-node rounds. `values`: label values of the runs,
+    empty for all. No selector matches one label or another, so the objects of all runs are listed, and filtered."""
     listed = cluster.list(kind, names.ALL_RUNS)[0]
     return [item for item in listed if not values or any(_has_label(item, label, values) for label in _LABELS)]
 
 
 def _delete(cluster: Cluster, kind: str, objects: Iterable[Mapping[str, Any]], values: Collection[str]) -> None:
-    """Delete objects by the labels that choose them; by that of rounds only if an object lacks that of its run."""
+    """Delete objects by the label of their run; by the label of multi-node rounds only if an object lacks the former.
+    `values`: label values of the runs, empty for all."""
     if not values:
         cluster.delete_all(kind, names.ALL_RUNS)
         return

@@ -1,4 +1,4 @@
-"""What many pods of a run share, in as few ConfigMaps as possible: programs, plans, members of gangs. Pure."""
+"""ConfigMaps with programs, plans and members of gangs, as few as possible for all pods of a run. Pure."""
 
 import base64
 import json
@@ -13,13 +13,13 @@ from .pod_settings import PodSettingsError
 
 Owner = TypeVar("Owner")
 
-#: A ConfigMap or Secret may hold 1 MiB; escaped, text of JSON is longer than bytes of programs.
+#: Maximum bytes of JSON texts, and of programs, in a ConfigMap or Secret, which may hold 1 MiB with JSON escaped.
 MOST_BYTES, MOST_PROGRAM_BYTES = 900_000, 1_000_000
 
 
 @dataclass(frozen=True)
 class PlanPlace:
-    """The ConfigMap and key in which a plan, or the list of members of a gang, is."""
+    """The ConfigMap and key that hold a plan, or the list of members of a gang."""
 
     config_map: str
     key: str
@@ -39,7 +39,7 @@ def plan_config_maps(
     run_id: str, namespace: str, pod_plans: Iterable[Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[tuple[str, int], PlanPlace]]:
     """Plans of many nodes in as few ConfigMaps as possible, without members of gangs (:func:`gang_config_maps`), and
-    each plan's place by node and attempt. Raises PodSettingsError for too large a plan."""
+    the ConfigMap and key of each plan by (node, attempt). Raises PodSettingsError for too large a plan."""
     documents = []
     for plan in pod_plans:
         owner = plan["node"], plan["attempt"]
@@ -55,9 +55,8 @@ def plan_key(node: str, attempt: int) -> str:
 def gang_config_maps(
     run_id: str, namespace: str, shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
-    """What all plans of a gang share (`shared`, by its name) in as few ConfigMaps as possible, and the place of each
-    gang's part. Raises PodSettingsError for too large a gang: 2,000 members always fit, 6,000 with usual names do
-    not."""
+    """Gang documents (`shared`, by gang name) in as few ConfigMaps as possible, and the ConfigMap and key of each.
+    Raises PodSettingsError for too large a gang: 2,000 members always fit, 6,000 with usual names do not."""
     documents = []
     for name, gang in shared.items():
         label = f"the {len(gang['members'])} members of gang {name} (gpuval_gang_size makes gangs smaller)"

@@ -1,5 +1,5 @@
-"""The controller as a Job or CronJob of the cluster: its rights, files and pod, whose image, `validate`, runs the
-playbook and ends as the verdict does. Pure."""
+"""Manifests that run gpuval's controller in the cluster as a Job or CronJob: rights, files and pod. The image
+`validate` runs the playbook, and its exit code tells the verdict. Pure."""
 
 import math
 import re
@@ -18,26 +18,26 @@ from .config_maps import MOST_PROGRAM_BYTES, encoded
 from .kinds import Manifest
 from .pod_settings import PodSettingsError
 
-#: Of each object of a controller; what it makes for its run has the labels of a run.
+#: Labels of the objects of a controller in the cluster. Objects that it creates for a run have the run's labels.
 LABELS = {names.NAME_LABEL: names.OWNER, names.COMPONENT_LABEL: names.CONTROLLER}
 SELECTOR = ",".join(f"{key}={value}" for key, value in LABELS.items())
 ACCOUNT = "gpuval-controller"
-#: The name of the inventory that a controller validates.
+#: Annotation: name of the inventory that a controller validates.
 INVENTORY_ANNOTATION = "gpuval.io/inventory"
-#: The Job, with the folders in which the controller works, and in which its inventory, settings and secrets are.
+#: Template of the controller's Job; folders in its pod: for work, and for inventory, settings and secrets.
 JOB_FILE = ROLES / "kubernetes/files/controller.yml"
 WORK, PROJECT = "/out", "/etc/gpuval"
-#: Beside what the run may take: opening and preparing it before, judging and reporting it after.
+#: Seconds that the controller's Job may last beyond its run: to open and prepare the run, then to judge and report it.
 SLACK_SECONDS = 3600
-#: Of the pods of recurring runs: below all other work.
+#: Priority of the pods of recurring runs: below all other work.
 PRIORITY = -1000
-#: Names of Jobs, which are labels of their pods, too.
+#: Valid names of Jobs, which become label values of their pods.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 
 
 class ControllerPodOptions(StepOptions):
-    """`kubernetes_controller`: the controller's image, and what else its pod needs."""
+    """The setting `kubernetes_controller`: image and pod settings of a controller that runs in the cluster."""
 
     image: str = ""
     image_pull_policy: str = ""
@@ -45,21 +45,22 @@ class ControllerPodOptions(StepOptions):
     resources: Mapping[str, Any] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
-    #: Whether it may run on a node under test.
+    #: Whether the controller may run on a node under test.
     share_nodes: bool = False
     run_as_user: int = 10001
     priority_class: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    #: Secret of the user with the keys of the store as environment variables; empty: one is made.
+    #: The user's Secret with the store's keys as environment variables; empty: gpuval creates a Secret from settings.
     secret: str = ""
-    #: PersistentVolumeClaim for the results; empty: they are in the store alone.
+    #: PersistentVolumeClaim for the results; empty: the results are in the store alone.
     claim: str = ""
 
 
 class NodeChoice(NamedTuple):
-    """`free`: names of the nodes on which the controller can run; `avoided`: hostname labels of those under test."""
+    """Where a controller can run in the cluster. `free`: names of nodes; `avoided`: hostname labels of nodes under
+    test."""
 
     free: list[str]
     avoided: list[str]
@@ -67,9 +68,9 @@ class NodeChoice(NamedTuple):
 
 @dataclass(frozen=True)
 class ControllerOrder:
-    """What the controller validates. `name`: of its Job, which is the run's id, or of its CronJob. `files`: by kind of
-    the object that has them, ConfigMap or Secret, and by path below PROJECT. `arguments`: those of ansible-playbook;
-    `avoided`: hostname labels of the nodes under test; `inventory`: its name; `seconds`: what a run may take."""
+    """A controller to run in the cluster. `name`: of its Job (the run id) or CronJob. `files`: {"ConfigMap" or
+    "Secret": {path below PROJECT: content}}. `arguments`: of ansible-playbook. `avoided`: hostname labels of the nodes
+    under test. `inventory`: name of the inventory. `seconds`: time limit of a run."""
 
     name: str
     namespace: str
@@ -79,17 +80,17 @@ class ControllerOrder:
     avoided: Sequence[str]
     inventory: str
     seconds: float
-    #: When a CronJob starts the run; empty: a Job does, now.
+    #: Cron schedule by which a CronJob starts runs; empty: a Job starts one run now.
     schedule: str = ""
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of all its objects. A clean of the run removes those of a Job; those of a CronJob serve the next run."""
+        """Labels of the controller's objects. Clean removes those of a Job; those of a CronJob serve later runs."""
         return LABELS if self.schedule else {**LABELS, **names.owner_labels(), names.PARENT_LABEL: self.name}
 
 
 def check_order(order: ControllerOrder) -> list[str]:
-    """Remarks on an order that works. Raises PodSettingsError for one that cannot."""
+    """Warnings about a controller to run in the cluster. Raises PodSettingsError if it cannot run."""
     if not _NAME.fullmatch(order.name):
         raise PodSettingsError(
             f"run id {order.name}: in the cluster it names a Job: up to 63 small letters, digits and '-'"
@@ -115,15 +116,15 @@ def check_order(order: ControllerOrder) -> list[str]:
     return [f"{order.pod.image} names no digest: a further pod of the run may get another image; add @sha256:..."]
 
 
-def hosts(items: Iterable[Mapping[str, Any]], under_test: Collection[str], pod: ControllerPodOptions) -> NodeChoice:
-    """Where the controller can run. `items`: all Nodes; `under_test`: names. Raises PodSettingsError if there is no
-    node."""
+def hosts(all_nodes: Iterable[Mapping[str, Any]], under_test: Collection[str], pod: ControllerPodOptions) -> NodeChoice:
+    """The nodes on which a controller can run in the cluster. `all_nodes`: Node objects; `under_test`: names of nodes.
+    Raises PodSettingsError if no node is left."""
     free, avoided, reasons = [], [], []
     settings = pod_settings.PodSettings(tolerations=pod.tolerations, node_selector=pod.node_selector, resource="")
-    for item in items:
-        node = nodes.describe(item)
-        found = nodes.finding(node["name"], node, settings=settings)
-        reason = "" if found.state == REACHABLE else found.message
+    for node_object in all_nodes:
+        node = nodes.describe(node_object)
+        finding = nodes.finding(node["name"], node, settings=settings)
+        reason = "" if finding.state == REACHABLE else finding.message
         if node["name"] in under_test:
             avoided.append(node["hostname"] or node["name"])
             reason = reason or ("" if pod.share_nodes else "it is under test")
@@ -141,7 +142,8 @@ def hosts(items: Iterable[Mapping[str, Any]], under_test: Collection[str], pod: 
 
 
 def rights(namespace: str, *, marks: bool, volumes: bool) -> list[Manifest]:
-    """The ServiceAccount, Roles and bindings that the controller's runs need, from the Role's file."""
+    """The ServiceAccount, Roles and bindings that a controller in the cluster needs, from role.yml. `marks`: it labels
+    nodes with verdicts; `volumes`: it creates PersistentVolumes."""
     optional = {"gpuval-namespace": False, "gpuval-shell": False, "gpuval-marks": marks, "gpuval-volumes": volumes}
     made = [item for item in permissions.documents(namespace) if optional.get(item["metadata"]["name"], True)]
     for role in [item for item in made if optional.get(item["metadata"]["name"])]:
@@ -168,7 +170,7 @@ def priority_class(name: str) -> Manifest:
 
 
 def objects(order: ControllerOrder) -> list[Manifest]:
-    """The controller's files and its Job or CronJob, in the order in which they are to be applied."""
+    """Manifests of a controller in the cluster: its files, then its Job or CronJob, in the order to apply them."""
     made = []
     for kind, files in order.files.items():
         data = {_key(path): encoded(content) for path, content in files.items()}
@@ -190,7 +192,7 @@ def objects(order: ControllerOrder) -> list[Manifest]:
 
 
 def _key(path: str) -> str:
-    """The key of a file in a ConfigMap or Secret; names of files have more characters than keys."""
+    """The ConfigMap or Secret key for a file path. Keys allow fewer characters than paths: a hash makes them unique."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", path)[-200:] + f".{names.digest(path, 8)}"
 
 
@@ -244,7 +246,7 @@ def _job_spec(order: ControllerOrder) -> Manifest:
 
 
 def _sources(order: ControllerOrder) -> list[Manifest]:
-    """What the project's folder has: each file at its path."""
+    """Sources of the projected volume that puts each file of `order` at its path in the controller's pod."""
     name, source_of = _files_name(order), {"ConfigMap": "configMap", "Secret": "secret"}
     return [
         {source_of[kind]: {"name": name, "items": [{"key": _key(path), "path": f"project/{path}"} for path in files]}}
@@ -253,7 +255,7 @@ def _sources(order: ControllerOrder) -> list[Manifest]:
 
 
 def _affinity(order: ControllerOrder) -> Manifest:
-    """Keep off the nodes under test; where these may be shared, prefer others."""
+    """Node affinity that keeps the controller off nodes under test; if it may share them, it only prefers others."""
     if not order.avoided:
         return {}
     term = {"matchExpressions": [{"key": names.HOSTNAME_LABEL, "operator": "NotIn", "values": sorted(order.avoided)}]}

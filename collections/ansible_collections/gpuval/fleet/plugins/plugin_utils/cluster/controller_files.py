@@ -1,4 +1,4 @@
-"""The files that a controller in the cluster needs: those of its inventory, and those that settings name."""
+"""Collects the files that a controller running in the cluster needs: its inventory, and files that settings name."""
 
 import json
 import os
@@ -19,10 +19,10 @@ FILE_SETTINGS = (
     *("gpuval_baseline", "gpuval_cabling_plan", "gpuval_criteria", "gpuval_extensions", "gpuval_jobs"),
     *("gpuval_node_ids", "gpuval_s3_ca_file", "gpuval_signing_keys"),
 )
-#: Folders beside an inventory that is a file.
+#: Names of the folders of variables beside an inventory file.
 VARIABLES = ("group_vars", "host_vars")
 MAX_FILES = 5000
-#: A secret this short occurs in any text.
+#: Minimum characters of a secret to search for in files: a shorter text occurs by chance.
 SHORTEST_HIDDEN = 6
 _KUBECONFIG = re.compile(rb"""^\s*["']?kind["']?\s*:\s*["']?Config\b""", re.MULTILINE)
 _PLUGIN = re.compile(rb"gpuval\.fleet\.kubernetes_nodes\b")
@@ -31,58 +31,59 @@ _VAULT = b"$ANSIBLE_VAULT;"
 
 @dataclass
 class ControllerFiles:
-    """Files as they are collected, `by_kind` of the object that is to have them, ConfigMap or Secret, and by path below
-    PROJECT. `hidden`: texts that no ConfigMap may have; `decrypt`: the text of a file of Ansible Vault."""
+    """Files for a controller in the cluster. `by_kind`: {"ConfigMap" or "Secret": {path below PROJECT: content}}.
+    `hidden`: secrets that no ConfigMap may contain. `decrypt`: returns the text of an Ansible Vault file, by path."""
 
     hidden: Collection[str]
     decrypt: Callable[[str], str]
     by_kind: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"ConfigMap": {}, "Secret": {}}, repr=False)
 
     def add(self, path: str, content: bytes, *, is_secret: bool = False) -> None:
-        """Add a file; one that has a hidden text goes into the Secret."""
+        """Add a file by its path below PROJECT: to the Secret if it contains a hidden text, else to the ConfigMap."""
         text = content.decode("utf-8", "replace")
         hidden = [text for text in self.hidden if len(text) >= SHORTEST_HIDDEN]
         is_secret |= any(form in text for secret in hidden for form in (secret, json.dumps(secret)[1:-1]))
         self.by_kind["Secret" if is_secret else "ConfigMap"][path] = content
 
     def add_inventory(self, sources: Iterable[str]) -> list[str]:
-        """Add the files of an inventory, and return its sources in the pod."""
+        """Add the files of these inventory sources, and return the paths of the sources in the pod."""
         return [self._add_source(source, f"inventory/{number}") for number, source in enumerate(sources, 1)]
 
-    def _add_source(self, source: str, place: str) -> str:
+    def _add_source(self, source: str, target_folder: str) -> str:
         path = Path(source).absolute()
         if "," in source and not path.exists():
-            return source  # a list of hosts
-        # Its folder keeps its name, after which the runs' folder is named.
+            return source  # a comma-separated list of hosts, not a file
+        # Keep the name of the inventory's folder: the folder of its runs is named after it.
         base = path.parent if path.is_dir() else path.parent.parent
         folders = [path] if path.is_dir() else [path.parent / name for name in VARIABLES]
         files = [*([] if path.is_dir() else [path]), *(file for folder in folders for file in _below(folder))]
         for file in files:
             content = self._content(file)
             if _KUBECONFIG.search(content):
-                continue  # the controller uses its own account
+                continue  # in the cluster, the controller uses its ServiceAccount
             if os.access(file, os.X_OK) and content.startswith(b"#!"):
                 raise PodSettingsError(
                     f"{file} is a program, which the controller in the cluster cannot run: give its output, as "
                     "`ansible-inventory --list --export` prints it"
                 )
-            self._add_file(f"{place}/{file.relative_to(base)}", file, content)
+            self._add_file(f"{target_folder}/{file.relative_to(base)}", file, content)
             if path.is_file() and file == path and _PLUGIN.search(content):
-                self._add_listed(f"{place}/{path.parent.name}", file, content)
-        return f"{PROJECT}/{place}/{path.relative_to(base)}"
+                self._add_listed(f"{target_folder}/{path.parent.name}", file, content)
+        return f"{PROJECT}/{target_folder}/{path.relative_to(base)}"
 
-    def _add_listed(self, place: str, source: Path, content: bytes) -> None:
-        """Add the list of nodes that an inventory of a cluster names."""
+    def _add_listed(self, target_folder: str, source: Path, content: bytes) -> None:
+        """Add the node list that a cluster's inventory `source` names in its option `expected`. `content`: of `source`;
+        `target_folder`: path below PROJECT."""
         document = yaml_file.parse(source, content.decode("utf-8", "replace"), yaml_file.AnyTagLoader)
         expected = document.get("expected") if isinstance(document, dict) else None
         if isinstance(expected, str) and (listed := source.parent / expected).is_file():
             relative = os.path.relpath(listed, source.parent)
             if relative.startswith(".."):
                 raise PodSettingsError(f"{source}: expected: {expected} is outside of its folder: move it there")
-            self._add_file(f"{place}/{relative}", listed, self._content(listed))
+            self._add_file(f"{target_folder}/{relative}", listed, self._content(listed))
 
     def add_settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the files that settings name. Returns these settings with the paths in the pod."""
+        """Add the files that settings name. Returns those settings, with the files' paths in the pod."""
         changed: dict[str, Any] = {}
         for name in FILE_SETTINGS:
             value = values.get(name)
@@ -93,12 +94,12 @@ class ControllerFiles:
             changed[name] = moved[0] if isinstance(value, str) else moved
         return changed
 
-    def _add_path(self, place: str, named: str) -> str:
-        path = project_path(named)
+    def _add_path(self, target_folder: str, setting_path: str) -> str:
+        path = project_path(setting_path)
         files = list(_below(path)) if path.is_dir() else [path]
         for file in files:
-            self._add_file(f"{place}/{file.relative_to(path.parent)}", file, self._content(file))
-        return f"{PROJECT}/{place}/{path.name}"
+            self._add_file(f"{target_folder}/{file.relative_to(path.parent)}", file, self._content(file))
+        return f"{PROJECT}/{target_folder}/{path.name}"
 
     def _content(self, file: Path) -> bytes:
         try:
@@ -107,7 +108,7 @@ class ControllerFiles:
             raise PodSettingsError(f"{file} cannot be read: {reason_of(error)}") from None
 
     def _add_file(self, path: str, file: Path, content: bytes) -> None:
-        """Add a file; one that others may not read goes into the Secret."""
+        """Add a file. Files that other users may not read, and decrypted Ansible Vault files, go into the Secret."""
         is_vault = content.startswith(_VAULT)
         if is_vault:
             content = self.decrypt(str(file)).encode()
@@ -117,7 +118,7 @@ class ControllerFiles:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The files below a folder, without hidden ones and backups."""
+    """The files below a folder, without hidden files, caches and backups."""
     for root, below, names in os.walk(folder, followlinks=True):
         below[:] = sorted(name for name in below if not name.startswith((".", "__pycache__")))
         for name in sorted(names):

@@ -1,5 +1,5 @@
-"""GPUs by dynamic resource allocation (DRA): what nodes publish in ResourceSlices, and the claims by which pods get it.
-Pure but for `read`. Of selectors of DeviceClasses (CEL) the names of drivers and types are read."""
+"""GPUs by Kubernetes' dynamic resource allocation (DRA): what nodes publish in ResourceSlices, and the claims of pods.
+Only `read` sends requests. Of a DeviceClass's selector (CEL), only names of drivers and types are parsed."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from ..runs.labels import CLIQUE_LABEL
 from . import names
 from .api import Cluster, Forbidden, Missing
 from .kinds import Manifest
-from .pod_settings import CPU, RESOURCES, PodSettings
+from .pod_settings import CPU, KEEPING_AWAY, RESOURCES, VENDORS, PodSettings
 
 #: By DRA driver, the vendor of its GPUs and the attribute that names their model.
 DRIVERS = {
@@ -22,20 +22,20 @@ DRIVERS = {
     "gpu.amd.com": ("amd", "productName"),
     "gaudi.intel.com": ("gaudi", "model"),
 }
-#: Values of the attribute `type` of whole GPUs. Others are partitions, or passed through to virtual machines.
+#: Values of the DRA attribute `type` that mean a whole GPU. Others mean partitions, or passthrough to virtual machines.
 WHOLE_TYPES = ("", "gpu", "amdgpu")
 #: Names of a pod's claims: its GPUs, and the channel of its ComputeDomain.
 GPUS, CHANNEL = "gpus", "channel"
-_KEEPING_AWAY = ("NoSchedule", "NoExecute")
 _TYPE = re.compile(r"""\btype\s*==\s*["']([\w-]+)["']""")
 
 
 @dataclass(frozen=True)
 class NodeDevices:
-    """The GPUs that a DRA driver publishes on one node; without a driver, there are none. `count`: whole GPUs without a
-    taint that keeps pods away. `kind`: their type. `device_class`: the DeviceClass that selects them, `resource`: the
-    extended resource that pods may request instead; empty: none. `partitions`: number of devices that are no whole GPU.
-    `shared`: a GPU may have several claims. `note`: what else limits their use."""
+    """The GPUs that a DRA driver publishes on one node; without a driver, there are none. `count`, `tainted`: number of
+    whole GPUs without and with a taint that keeps pods away. `kind`: their DRA attribute `type`. `device_class`: the
+    DeviceClass that selects them. `resource`: extended resource that pods may request instead, empty if none.
+    `partitions`: number of devices that are no whole GPU. `shared`: a GPU may have several claims. `note`: other
+    limits of their use."""
 
     driver: str = ""
     vendor: str = ""
@@ -59,7 +59,7 @@ def requested(
     devices: NodeDevices, settings: PodSettings, sku: str, allocatable: Mapping[str, int] | None
 ) -> NodeDevices | None:
     """The published GPUs that the node's pod requests; None if it requests those of a device plugin, or none.
-    `allocatable`: extended resources of the Node object, which has none of DRA."""
+    `allocatable`: {extended resource: count} of the Node object, where GPUs published by DRA do not appear."""
     if not devices.vendor or sku == CPU or settings.resource not in (None, devices.resource or None):
         return None
     if sku in RESOURCES and sku != devices.vendor:
@@ -75,9 +75,9 @@ def is_claimed(devices: NodeDevices, settings: PodSettings) -> bool:
 
 
 def claim_template(run_id: str, namespace: str, devices: NodeDevices, *, is_queued: bool) -> Manifest:
-    """The ResourceClaimTemplate of all whole GPUs of a node, which equal nodes share. Kueue counts devices before they
-    are allocated: a queued pod requests a number, without selectors. So does one beside tainted GPUs, for which `All`
-    waits."""
+    """The ResourceClaimTemplate for all whole GPUs of a node; nodes with equal GPUs share it. A queued pod requests a
+    number without selectors, since Kueue counts devices before allocation. A number also leaves out tainted GPUs, for
+    which `All` would wait."""
     request: Manifest = {"deviceClassName": devices.device_class, "allocationMode": "All"}
     if is_queued or devices.tainted:
         request |= {"allocationMode": "ExactCount", "count": devices.count}
@@ -97,8 +97,8 @@ def claim_template(run_id: str, namespace: str, devices: NodeDevices, *, is_queu
 def compute_domains(
     run_id: str, namespace: str, gang: str, labels: Mapping[str, Mapping[str, str]]
 ) -> list[tuple[Manifest, list[str]]]:
-    """The ComputeDomains of a gang, which give pods memory of each other's GPUs over NVLink: of each NVLink domain with
-    two members or more, with the names of these. `labels`: of each member's node."""
+    """A ComputeDomain, with the names of its members, for each NVLink domain with at least two members of a gang: it
+    lets pods use memory of each other's GPUs over NVLink. `labels`: {member's node: labels of its Node object}."""
     domains = []
     by_clique = values_by_key((node_labels.get(CLIQUE_LABEL, ""), name) for name, node_labels in labels.items())
     for clique, members in by_clique.items():
@@ -106,7 +106,7 @@ def compute_domains(
             name = names.run_name(run_id, f"domain-{names.digest(f'{gang} {clique}', 10)}")
             metadata = names.metadata(run_id, namespace, name)
             metadata["labels"][names.GANG_LABEL] = names.label_value(gang)
-            channel = {"resourceClaimTemplate": {"name": f"{name}-{CHANNEL}"}}  # which the driver's controller creates
+            channel = {"resourceClaimTemplate": {"name": f"{name}-{CHANNEL}"}}  # NVIDIA's DRA controller creates it
             spec = {"numNodes": len(members), "channel": channel}
             kind = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain"}
             domains.append(({**kind, "metadata": metadata, "spec": spec}, members))
@@ -114,8 +114,8 @@ def compute_domains(
 
 
 class ClusterDevices:
-    """The GPUs that all nodes of a cluster publish, from its ResourceSlices and DeviceClasses. `problem`: why they are
-    unknown; empty if they are known. `warning`: the same if the user lacks a right."""
+    """The GPUs that all nodes of a cluster publish, from its ResourceSlices and DeviceClasses. `problem`: why the GPUs
+    are unknown; empty if they are known. `warning`: text to show if they are unknown for lack of a right."""
 
     def __init__(
         self, slices: Iterable[Manifest] = (), classes: Sequence[Manifest] = (), problem: str = "", warning: str = ""
@@ -123,7 +123,7 @@ class ClusterDevices:
         self.problem, self.warning = problem, warning
         of_pools = values_by_key((_pool(item["spec"]), item["spec"]) for item in slices)
         self._incomplete: dict[tuple[str, str], str] = {}
-        #: By name of a node, the slices that only it uses; those of other nodes have the name "".
+        #: By node name, the specs of slices that only this node uses; under "", specs of slices for several nodes.
         self._specs: dict[str, list[Manifest]] = defaultdict(list)
         for pool, in_pool in of_pools.items():
             newest = max(spec["pool"]["generation"] for spec in in_pool)
@@ -135,7 +135,7 @@ class ClusterDevices:
         self._gpu_drivers = {driver: _class_of(driver, classes) for driver in {driver for driver, _name in of_pools}}
 
     def of_node(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-        """The fields of the node's NodeDevices: those of the driver with most whole GPUs; empty if nothing is known."""
+        """The fields of a node's NodeDevices, of the driver with most whole GPUs; without GPUs only `note`, or none."""
         found = [
             devices
             for driver, (device_class, resource) in self._gpu_drivers.items()
@@ -148,8 +148,7 @@ class ClusterDevices:
     def _of_driver(
         self, driver: str, device_class: str, resource: str, name: str, labels: Mapping[str, str]
     ) -> NodeDevices | None:
-        vendors = {extended: vendor for vendor, extended in RESOURCES.items()}
-        vendor, model = DRIVERS.get(driver) or (vendors.get(resource, ""), "productName")
+        vendor, model = DRIVERS.get(driver) or (VENDORS.get(resource, ""), "productName")
         specs = [spec for spec in (*self._specs.get(name, ()), *self._specs.get("", ())) if spec["driver"] == driver]
         devices = [device for spec in specs for device in _devices_for(spec, name, labels)]
         if not vendor or not (devices or any(spec.get("nodeName") == name for spec in specs)):
@@ -176,7 +175,7 @@ class ClusterDevices:
 
 
 def read(cluster: Cluster) -> ClusterDevices:
-    """What the cluster's nodes publish: one list of slices, and one of classes if there are any slices."""
+    """Read the GPUs that nodes publish by DRA: one list of ResourceSlices, and, if there are any, of DeviceClasses."""
     try:
         slices = cluster.list("ResourceSlice")[0]
         return ClusterDevices(slices, cluster.list("DeviceClass")[0] if slices else ())
@@ -219,10 +218,10 @@ def _class_of(driver: str, classes: Iterable[Manifest]) -> tuple[str, str]:
 
 
 def _devices_for(spec: Manifest, name: str, labels: Mapping[str, str]) -> Iterator[Manifest]:
-    """The devices of a slice that a node can use."""
+    """The devices of a ResourceSlice's `spec` that the node `name` can use. `labels`: of its Node object."""
     for device in spec.get("devices") or ():
-        place = device if spec.get("perDeviceNodeSelection") else spec
-        if place.get("nodeName") == name or place.get("allNodes") or _selects(place.get("nodeSelector"), name, labels):
+        scope = device if spec.get("perDeviceNodeSelection") else spec
+        if scope.get("nodeName") == name or scope.get("allNodes") or _selects(scope.get("nodeSelector"), name, labels):
             yield device
 
 
@@ -242,7 +241,7 @@ def _selects(selector: Mapping[str, Any] | None, name: str, labels: Mapping[str,
 
 
 def _attribute(device: Mapping[str, Any], driver: str, name: str) -> str:
-    """An attribute of a device as text; its name may have the driver as prefix. Empty without it."""
+    """A DRA attribute of a device as text; empty if the device lacks it. Its key may have the driver as prefix."""
     attributes = device.get("attributes") or {}
     value = attributes.get(name) or attributes.get(f"{driver}/{name}") or {}
     return one_line(str(next(iter(value.values()), "")), 80)
@@ -252,5 +251,5 @@ def _taints(device: Mapping[str, Any]) -> list[str]:
     return [
         f"{taint.get('key')}:{taint.get('effect')}"
         for taint in device.get("taints") or ()
-        if taint.get("effect") in _KEEPING_AWAY
+        if taint.get("effect") in KEEPING_AWAY
     ]

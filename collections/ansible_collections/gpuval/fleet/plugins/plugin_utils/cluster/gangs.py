@@ -1,6 +1,5 @@
-"""What the pods of a round of gangs have beside those of a node alone: names by which they find each other, keys, and
-their queue: Jobs that Kueue admits, and the JobSet of a gang, which it admits whole. Labels of objects name the round,
-a run of its own, and its run."""
+"""Kubernetes objects for multi-node rounds: DNS names and SSH keys by which the pods of a gang reach each other, Jobs
+that Kueue admits one by one, and JobSets, by which it admits a gang whole."""
 
 import copy
 import json
@@ -17,9 +16,9 @@ from .config_maps import encoded
 from .kinds import Manifest
 from .pod_settings import PodSettings, PodSettingsError, for_gang
 
-#: How the names of a round's headless Service, and of its Secret with keys, end.
+#: Suffixes of the names of a round's headless Service, and of its Secret with SSH keys.
 SERVICE, KEYS_SECRET = "gangs", "keys"
-#: Folder of the round's SSH keys within the pod's folder of given files; the runner has the same name.
+#: Folder of the round's SSH keys within the pod's folder of input files; the runner has the same name.
 KEYS = "ssh"
 #: Key files by their names in the Secret, with the file modes that ssh requires.
 KEY_FILES = {"token": 0o400, "id_ed25519": 0o400, "id_ed25519.pub": 0o444}
@@ -33,8 +32,8 @@ TOPOLOGY = {
     "required_topology": "kueue.x-k8s.io/podset-required-topology",
     "preferred_topology": "kueue.x-k8s.io/podset-preferred-topology",
 }
-#: Kueue's API group, and the pod sets of its workloads before 0.19. Each member of a gang is one pod set,
-#: because it has its own node.
+#: Kueue's API group, and the maximum pod sets of a workload before Kueue 0.19. Each member of a gang is a pod set,
+#: since it is pinned to a node.
 KUEUE, EARLIER_POD_SETS = "kueue.x-k8s.io", 8
 #: Maximum bytes of a JobSet: etcd accepts objects of up to 1.5 MiB.
 MAX_SET_BYTES = 1_000_000
@@ -42,7 +41,7 @@ MAX_SET_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class GangRound:
-    """A round of gangs: the id of the run that contains the round, and the round's name."""
+    """A multi-node round: `parent`, the id of the run that contains the round, and the round's name."""
 
     parent: str
     name: str
@@ -53,7 +52,7 @@ class GangRound:
 
 
 def round_of(folder: RunFolder) -> GangRound | None:
-    """The round whose folder this is, `<run>/gangs/<round>`; None for the folder of a usual run."""
+    """The multi-node round of a folder `<run>/gangs/<round>`; None for the folder of a usual run."""
     parent = RunFolder(folder.path.parent.parent)
     if folder.path.parent.name != FOLDER or not parent.run_file.exists():
         return None
@@ -68,8 +67,8 @@ def address(run_id: str, node: str, namespace: str) -> str:
 def member_address(
     run_id: str, node: str, namespace: str, settings: PodSettings, addresses: Mapping[str, str] | None = None
 ) -> str:
-    """The address of a member in the round's run.json: its pod's DNS name, or with host network the node's, out of its
-    `addresses` by type (`kubernetes_node.addresses`). Raises PodSettingsError."""
+    """The address at which a gang reaches the member `node`: its pod's DNS name, or with host network the InternalIP of
+    `addresses`, {type: address} of the Node object. Raises PodSettingsError."""
     if not for_gang(settings).host_network:
         return address(run_id, node, namespace)
     ip = (addresses or {}).get("InternalIP")
@@ -91,7 +90,8 @@ def service(run_id: str, namespace: str, port: int) -> Manifest:
 
 
 def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifest:
-    """The Secret with the SSH keys that all members of a round share. Raises PodSettingsError if a key is missing."""
+    """The Secret with the SSH keys that all members of a round share. `keys`: {file name: text}. Raises
+    PodSettingsError if a file is missing."""
     missing = sorted(KEY_FILES.keys() - keys.keys())
     if missing:
         raise PodSettingsError(f"the round {run_id} has no {', '.join(missing)}: its keys were not made, or forgotten")

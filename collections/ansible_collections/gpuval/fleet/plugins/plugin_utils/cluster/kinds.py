@@ -1,4 +1,4 @@
-"""The kinds of objects that gpuval uses: where they are in the API, and which of their fields it keeps."""
+"""The kinds of Kubernetes objects that gpuval uses: their paths in the API, and the fields that gpuval keeps."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True)
 class ObjectKind:
-    """A kind of objects and its place in the API: group, version, plural name."""
+    """A kind of Kubernetes objects, with its group, version and plural name in the API."""
 
     name: str
     group: str

@@ -1,4 +1,4 @@
-"""How a cluster is reached: the library `kubernetes` reads kubeconfig, plugins and certificates, and makes a client."""
+"""Logs in to a Kubernetes cluster: the library `kubernetes` reads kubeconfig, plugins and certificates."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from ..core.errors import GpuvalError
 from ..core.step_options import PathText
 
-with contextlib.suppress(ImportError):  # a requirement of kubernetes, whose lack `_library` reports
+with contextlib.suppress(ImportError):  # the package `kubernetes` requires urllib3; `_library` reports what is missing
     import urllib3
 
 #: A dead connection (dropped by a NAT) is detected after 30 + 3 x 10 seconds.
@@ -45,7 +45,7 @@ class ClusterError(GpuvalError):
 
 @dataclass(frozen=True)
 class ClusterAccess:
-    """How a cluster is reached. An empty `kubeconfig` means KUBECONFIG, ~/.kube/config, else the pod's own account."""
+    """How to reach a cluster. An empty `kubeconfig` means KUBECONFIG, ~/.kube/config, else the pod's own account."""
 
     kubeconfig: PathText = ""
     context: str = ""
@@ -114,12 +114,13 @@ def _own_files(configuration: Any, folder: str) -> None:
 
 def remove_folder(folder: str, process: int) -> None:
     """Remove the keys and certificates of a login, only in the process that logged in (PID `process`)."""
-    if os.getpid() == process:  # not in a forked process
+    if os.getpid() == process:  # a forked process leaves its parent's files
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _proxy_url(path: str, context: str) -> str:
-    """The proxy URL of the cluster in a kubeconfig, which the library ignores. `context` "": the current context."""
+    """The cluster's proxy-url in the kubeconfig `path`, which the library ignores; empty if none. `context` "": the
+    current context."""
     merged = _library("kubernetes.config.kube_config").KubeConfigMerger(path).config
     used = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
     return str(merged["clusters"].get_with_name(used["cluster"])["cluster"].safe_get("proxy-url") or "")
@@ -147,7 +148,7 @@ def _environment(name: str) -> str:
 
 @contextlib.contextmanager
 def _complaints() -> Iterator[list[logging.LogRecord]]:
-    """Collects errors that the library only logs, such as a failed login plugin."""
+    """Collects errors that the library `kubernetes` only logs, such as a failed login plugin."""
     handler = logging.handlers.BufferingHandler(MAX_COMPLAINTS)
     handler.setLevel(logging.ERROR)
     logging.getLogger().addHandler(handler)

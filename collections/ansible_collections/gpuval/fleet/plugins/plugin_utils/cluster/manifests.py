@@ -1,5 +1,4 @@
-"""The objects of a run in a cluster, applied or rendered, from settings, plans and signed URLs. Labels are in `names`,
-tolerations and resources in `pod_settings`. Pure."""
+"""Kubernetes manifests of a run, to apply or to render: built from settings, plans and signed URLs. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from .pod_volumes import GIVEN, MODELS, SHM, STATE
 MACHINE_ID = "machine-id"
 #: File beside the plan that lists the members of the node's gang; the runner has the same name.
 GANG_FILE = "gang.json"
-#: Seconds that the runner needs beyond a stage's grace, to end leftover processes and to finish its uploads.
+#: Seconds that the runner needs beyond a stage's grace period, to end leftover processes and to finish its uploads.
 END_SECONDS = 75
 SYS_ADMIN = "SYS_ADMIN"
 #: Options of a container engine that pods do not have, and what to do instead.
@@ -34,8 +33,8 @@ NOT_IN_PODS = {
 
 @dataclass(frozen=True)
 class PodTarget:
-    """A node of the cluster that a pod is for. `hostname`: the node's hostname label. `allocatable`: the node's
-    extended resources, None if unknown. `devices`: what it publishes by DRA."""
+    """The cluster's node that a pod is pinned to. `hostname`: the node's label kubernetes.io/hostname. `allocatable`:
+    {extended resource: count}, None if unknown. `devices`: GPUs that the node publishes by DRA."""
 
     name: str
     hostname: str = ""
@@ -46,8 +45,8 @@ class PodTarget:
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """What all objects of a run refer to. `code`: name of the ConfigMap of programs. `gangs`: by gang the place of its
-    list of members, `channels`: by node the ResourceClaimTemplate of its ComputeDomain."""
+    """The shared objects to which a run's Jobs refer. `code`: the ConfigMap with runner and workloads. `gangs`: by gang
+    name, where its list of members is. `channels`: by node name, the ResourceClaimTemplate of its ComputeDomain."""
 
     run_id: str
     namespace: str
@@ -58,8 +57,8 @@ class ClusterRun:
 
 @dataclass(frozen=True)
 class PodAttempt:
-    """One attempt on one node. `store`: the document store.json, empty where pods do not reach the store. `earlier`:
-    records of earlier attempts, which the new pod lacks. `secrets`: the jobs' secrets by stage and variable."""
+    """One attempt of a node's plan, run as a pod. `store`: document store.json (signed URLs), empty if pods cannot
+    reach the store. `earlier`: records of earlier attempts. `secrets`: of user jobs, {stage: {variable: value}}."""
 
     target: PodTarget
     settings: PodSettings
@@ -73,7 +72,7 @@ class PodAttempt:
 
 
 def target_of(name: str, description: Mapping[str, Any]) -> PodTarget:
-    """The PodTarget of a node. `description`: as from `nodes.describe`, empty if the node is unknown."""
+    """The pod target for the node `name`. `description`: from `nodes.describe`, empty if the cluster lacks the node."""
     allocatable = description.get("allocatable")
     if allocatable is not None:  # extended resources are whole numbers
         allocatable = {key: int(value) for key, value in allocatable.items() if "/" in key and str(value).isdigit()}
@@ -83,8 +82,8 @@ def target_of(name: str, description: Mapping[str, Any]) -> PodTarget:
 
 
 def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
-    """The plan for a pod: every stage has an image and a Python interpreter, and no stage brings images to the node.
-    Raises PodSettingsError for options that pods do not have."""
+    """A node's plan, adapted for a pod: every stage has an image and a Python interpreter, and no stage brings images
+    to the node. Raises PodSettingsError for options that pods do not have."""
     gang = plan.get("gang")
     if gang:
         settings = for_gang(settings)
@@ -94,13 +93,14 @@ def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
     if not stages:
         raise PodSettingsError("the plan has no stage but image, and the cluster pulls images by itself")
     models = MODELS
-    if {"claim", "nfs"} & set(settings.model_cache):  # others write there too
+    if {"claim", "nfs"} & set(settings.model_cache):  # pods of other nodes write into this volume, too
         models = f"{MODELS}/{names.label_value(plan['node'])}"
     return {**plan, "runtime": "pod", "python": settings.python, "models_dir": models, "images": {}, "stages": stages}
 
 
 def namespace(name: str, jobs: Iterable[Manifest] = ()) -> Manifest:
-    """The Namespace, with the Pod Security Standard that these Jobs need. Without a run label: no clean deletes it."""
+    """The Namespace, with the Pod Security Standard that `jobs` need. It has no run label, so that no clean deletes
+    it."""
     levels = [security_level(job["spec"]["template"]["spec"]) for job in jobs]
     labels = names.owner_labels()
     if levels:
@@ -128,7 +128,7 @@ _BASELINE = {
 
 
 def secret_of(run: ClusterRun, item: PodAttempt) -> Manifest:
-    """The Secret of one attempt on one node: signed URLs, the models' read key, the machine id, its jobs' secrets."""
+    """The Secret for one attempt on one node: signed URLs, read key for models, machine id, secrets of user jobs."""
     node, content = item.plan["node"], _content(item)
     content |= {
         _secret_key(stage, name): value for stage, values in item.secrets.items() for name, value in values.items()
@@ -148,7 +148,7 @@ def _secret_key(stage: str, name: str) -> str:
 
 
 def _content(item: PodAttempt) -> dict[str, str]:
-    """The files that all stages of a pod get, as text by file name."""
+    """The files that all stages of a pod get: {file name: text}."""
     machine_id = item.target.machine_id
     documents = {f"record-{names.container_name(record['stage'])}.json": record for record in item.earlier}
     texts = {
@@ -157,12 +157,13 @@ def _content(item: PodAttempt) -> dict[str, str]:
         "ca.pem": item.ca,
         **{name: compact_json(record) for name, record in documents.items()},
     }
-    # An empty machine-id file hides the one in the image.
+    # An empty machine-id file hides that of the image.
     return {MACHINE_ID: f"{machine_id}\n" if machine_id else "", **{name: text for name, text in texts.items() if text}}
 
 
 def job_of(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> Manifest:
-    """The Job of one attempt on one node; the attempt's plan must come from :func:`pod_plan`."""
+    """The Kubernetes Job for one attempt on one node. The attempt's plan comes from :func:`pod_plan`; `plan_place`: the
+    ConfigMap and key that hold the plan."""
     settings, plan, gang = item.settings, item.plan, item.plan.get("gang")
     metadata = names.node_metadata(run.run_id, run.namespace, plan["node"], plan["attempt"])
     if gang:
@@ -197,7 +198,8 @@ def _is_queued(item: PodAttempt) -> bool:
 
 
 def claim_template_of(run_id: str, namespace_name: str, item: PodAttempt) -> Manifest | None:
-    """The ResourceClaimTemplate by which an attempt's pod gets its GPUs; None if it gets them in another way."""
+    """The ResourceClaimTemplate by which an attempt's pod gets its GPUs; None if the pod requests them as an extended
+    resource, or requests none."""
     devices = _requested_devices(item)
     if devices is None or not dra.is_claimed(devices, item.settings):
         return None
@@ -239,8 +241,8 @@ def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str])
 def shared_by_round(
     run_id: str, namespace_name: str, round_keys: Mapping[str, str], shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
-    """Objects that the members of a round share (`shared`, by name of the gang, what all its plans do): each gang's
-    list of members, with its place by gang, the round's keys and Service."""
+    """Objects that all pods of a multi-node round share: each gang's list of members, SSH keys (`round_keys`, {file
+    name: text}), a Service. Also returns by gang name where the list is. `shared`: {gang name: gang document}."""
     maps, places = config_maps.gang_config_maps(run_id, namespace_name, shared)
     ports = [gang["port"] for gang in shared.values()]
     if not ports:
@@ -256,7 +258,7 @@ def everything(
     attempts: Sequence[PodAttempt],
     make_namespace: bool = False,
 ) -> list[Manifest]:
-    """All objects of a run, in the order in which they are to be applied."""
+    """All Kubernetes objects of a run, in the order to apply them. `archives`: zips of `runner` and `workloads`."""
     programs = config_maps.code_config_map(run_id, namespace_name, archives)
     run = ClusterRun(run_id, namespace_name, programs["metadata"]["name"])
     maps, places = config_maps.plan_config_maps(run_id, namespace_name, [item.plan for item in attempts])
@@ -312,7 +314,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
     (model_cache,) = settings.model_cache.items()
     volumes, mounts = pod_volumes.host_volumes(plan["stages"], settings)
     containers = [_container(run, settings, plan, stage, gpus, mounts[stage["name"]]) for stage in plan["stages"]]
-    for container in containers if templates else ():  # one claim of the pod, which its stages use in turn
+    for container in containers if templates else ():  # stages use the pod's claims one after another
         container["resources"]["claims"] = [{"name": name} for name in templates]
     identity: dict[str, Any] = {"runAsUser": settings.run_as_user, "runAsGroup": settings.run_as_user}
     if settings.run_as_user:
@@ -341,7 +343,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
     }
     if settings.host_network:
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    elif plan.get("gang"):  # other members reach the pod by its DNS name
+    elif plan.get("gang"):  # the gang's other pods reach this pod by its DNS name
         spec |= {"hostname": names.host_name(plan["node"]), "subdomain": names.run_name(run.run_id, gangs.SERVICE)}
     optional = {
         "initContainers": containers[:-1],
@@ -365,7 +367,8 @@ def _container(
     gpus: Mapping[str, str],
     mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """A stage's container. `gpus`: accelerators to request, by resource; `mounts`: mounts of the node's folders."""
+    """The container of a stage. `gpus`: accelerators to request, {extended resource: count}. `mounts`: volume mounts of
+    folders of the node."""
     wants, secret = stage["container"], names.object_name(run.run_id, plan["node"], plan["attempt"])
     command = [wants["python"], f"{GIVEN}/runner.pyz", "pod", "--dir", STATE, "--source", GIVEN, "--clear", SHM]
     command += ["--stage", stage["name"]]
@@ -426,13 +429,14 @@ def _security(settings: PodSettings, container: Mapping[str, Any]) -> dict[str, 
     context: dict[str, Any] = {"capabilities": {"drop": ["ALL"], **({"add": added} if added else {})}}
     if settings.privileged or container.get("privileged"):
         context["privileged"] = True
-    elif SYS_ADMIN not in added:  # else the API refuses it
+    elif SYS_ADMIN not in added:  # beside SYS_ADMIN, the API server refuses this setting
         context["allowPrivilegeEscalation"] = False
     return context
 
 
 def _gpus(resource: str, target: PodTarget, plan: Mapping[str, Any]) -> dict[str, str]:
-    """The accelerators that a pod requests: all that the node offers; if none is known, the declared number."""
+    """The accelerators that a pod requests, {`resource`: count}: all that the node offers; if their number is unknown,
+    the plan's."""
     if not resource:
         return {}
     count = (target.allocatable or {}).get(resource) or plan["accelerator"]["count"]
@@ -441,7 +445,7 @@ def _gpus(resource: str, target: PodTarget, plan: Mapping[str, Any]) -> dict[str
             f"{target.name}: the number of {resource} is unknown: set gpuval_gpu_count, or use the cluster's own "
             "inventory"
         )
-    return {resource: str(count or 1)}  # declared but absent: the scheduler reports it
+    return {resource: str(count or 1)}  # requested even if the node has none: the scheduler reports why no pod fits
 
 
 def _given_volume(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> dict[str, Any]:
@@ -459,11 +463,11 @@ def _given_volume(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> d
             {"secret": {"name": names.run_name(run.run_id, gangs.KEYS_SECRET), "items": keys}},
         ]
     return {
-        "defaultMode": 0o444,  # only this pod sees it, and its stages may be any user
+        "defaultMode": 0o444,  # only this pod mounts the volume, and stages may run as any user
         "sources": [
             {"configMap": {"name": run.code}},
             {"configMap": {"name": plan_place.config_map, "items": [{"key": plan_place.key, "path": "plan.json"}]}},
-            {"secret": {"name": secret, **({"items": shared} if shared else {})}},  # without secrets of single stages
+            {"secret": {"name": secret, **({"items": shared} if shared else {})}},  # without secrets of user jobs
             *of_gang,
         ],
     }

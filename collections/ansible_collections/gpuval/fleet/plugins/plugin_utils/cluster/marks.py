@@ -28,7 +28,7 @@ ROUNDS = 4
 class Mark:
     """A verdict to write on a node. `at`: when the run was judged, RFC 3339 UTC. `partial`: the run accepts no nodes.
     `cleared`: the node has passed what it failed before, so its taint goes even if the node is not accepted yet.
-    `failure_class`: of a node that is not PASS. `open`: the checks that the node has to pass yet; None: as it says."""
+    `failure_class`: of a node that is not PASS. `open`: checks that the node has yet to pass; None: as noted on it."""
 
     verdict: str
     run_id: str
@@ -50,10 +50,9 @@ class NodeMarkChange:
 
 
 def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -> NodeMarkChange | None:
-    """The patch that gives a Node this `mark`, or removes any mark, with the taint, if `mark` is None; None if nothing
-    has to change. With `taint` a node that failed gets the taint, a node that passed loses it, INCOMPLETE leaves it;
-    without, no taint changes. A partial run changes no more of a failed node than its open checks, unless the node
-    fails again."""
+    """The patch that writes the verdict `mark` on a Node or, if `mark` is None, removes verdict and taint; None if
+    nothing has to change. With `taint` FAIL adds the taint, PASS removes it, INCOMPLETE leaves it; without, no taint
+    changes. A partial run changes only the open checks of a failed node, unless the node fails again."""
     meta, taints = node["metadata"], list((node.get("spec") or {}).get("taints") or ())
     now = marks_of(node)
     desired: dict[str, dict[str, Any]] = {part: dict.fromkeys(keys) for part, keys in OURS.items()}
@@ -95,7 +94,7 @@ def stays_failed(node: Mapping[str, Any], mark: Mark | None) -> bool:
 
 
 def has_failed(node: Mapping[str, Any]) -> bool:
-    """Whether the node has the mark FAIL, or its taint."""
+    """Whether a Node has the verdict FAIL, or gpuval's taint of failed nodes."""
     return verdict_of(node) == FAIL or bool(_failed_taints((node.get("spec") or {}).get("taints")))
 
 
@@ -126,7 +125,7 @@ def _marks_as_yaml(metadata: Mapping[str, Mapping[str, Any]], taints: Iterable[d
 
 
 def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
-    """Whether a Node has a mark of one of these runs; without `runs`, of any run."""
+    """Whether a Node has a verdict of one of these runs; without `runs`, of any run."""
     labels = node["metadata"].get("labels") or {}
     if runs:
         return labels.get(names.RUN_LABEL) in [names.label_value(run) for run in runs]
@@ -142,10 +141,10 @@ def set_marks(
     max_age_days: float | None = None,
     trial: bool = False,
 ) -> NodeVerdicts:
-    """Set the marks of nodes, by name: a patch of each node that differs, and one of its status. `nodes`: the Nodes as
-    they were read, by name; None to read them. With `max_age_days` conditions of the other `nodes` follow their marks,
-    too, which may be old. Nodes that stay FAIL because they passed only a partial run are in the result's `still`.
-    Raises ``ClusterError``."""
+    """Write verdicts on nodes: one patch of each Node that differs, and one of its status. `marks`: by node name, None
+    to remove. `nodes`: Node objects already read, by name; None to read them. With `max_age_days` conditions of the
+    other `nodes` follow their verdicts, which may be old. Nodes that stay FAIL because they passed only a partial run
+    are in the result's `still`. Raises ``ClusterError``."""
     result, todo = NodeVerdicts(), list(marks)
     metadata_by_name = {}
     nodes = dict(nodes) if nodes is not None else list_named(cluster, marks)
@@ -187,8 +186,8 @@ def set_marks(
 
 
 def _patch_status(cluster: Cluster, node: Mapping[str, Any], patch: dict[str, Any], *, is_marked: bool) -> bool:
-    """Patch a Node's status, and return whether that was done. Where the node is not `is_marked` here, another
-    controller may have marked it since the list: its condition is newer."""
+    """Patch a Node's status, and return whether that was done. If its verdict is not written here (not `is_marked`),
+    another controller may have written one since the list: a Node that changed since is not patched."""
     metadata = node["metadata"]
     if not is_marked:
         patch["metadata"] = {"resourceVersion": metadata["resourceVersion"]}
@@ -202,7 +201,7 @@ def _patch_status(cluster: Cluster, node: Mapping[str, Any], patch: dict[str, An
 def remove_marks(
     cluster: Cluster, node_names: Iterable[str] = (), runs: Collection[str] = (), *, trial: bool = False
 ) -> NodeVerdicts:
-    """Remove the marks of these nodes, by default of all nodes; with `runs` only marks of these runs."""
+    """Remove the verdicts on these nodes, by default on all nodes; with `runs` only verdicts of these runs."""
     chosen = set(node_names)
     if chosen:
         nodes = list_named(cluster, chosen)

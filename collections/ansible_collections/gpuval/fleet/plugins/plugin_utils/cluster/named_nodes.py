@@ -8,7 +8,7 @@ from .api import Cluster
 
 #: Characters of names in one selector: proxies accept URLs of 8 KiB.
 MAX_SELECTOR = 6000
-#: Beyond so many nodes whose label is not their name, a list of all nodes costs less.
+#: Maximum lookups of single nodes, whose hostname label is not their name; beyond, one list of all nodes costs less.
 MAX_SINGLE_LOOKUPS = 10
 
 
@@ -25,8 +25,8 @@ def hostname_selectors(hostnames: Iterable[str]) -> Iterator[str]:
 
 
 def list_named(cluster: Cluster, node_names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """The Nodes of these names that the cluster has, by name. A node is found by its label, which is its name nearly
-    everywhere, else by its name. Raises ``ClusterError``."""
+    """The Node objects with these names, by name. They are looked up by hostname label, which is nearly always the
+    name, else by name. Raises ``ClusterError``."""
     requested = set(node_names)
     listed = [node for selector in hostname_selectors(requested) for node in cluster.list("Node", selector)[0]]
     missing = sorted(requested - {node["metadata"]["name"] for node in listed})

@@ -1,4 +1,4 @@
-"""Labels and names of what a run makes in a cluster. Two runs, or two nodes, never share a name."""
+"""Labels and names of the Kubernetes objects that a run creates. Two runs, or two nodes, never share a name."""
 
 import hashlib
 import re
@@ -6,21 +6,21 @@ from typing import Any
 
 NAME_LABEL = "app.kubernetes.io/name"
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
-#: Label of a controller that works in the cluster, and of what belongs to it.
+#: Label of a controller that runs in the cluster, and of its objects.
 COMPONENT_LABEL, CONTROLLER = "app.kubernetes.io/component", "controller"
 RUN_LABEL = "gpuval.io/run"
 NODE_LABEL = "gpuval.io/node"
 ATTEMPT_LABEL = "gpuval.io/attempt"
-#: Label of a round's objects: the run that contains the round. The round itself has a run id of its own.
+#: Label of the objects of a multi-node round: id of the run that contains the round, whose own run id is another.
 PARENT_LABEL = "gpuval.io/parent"
 ROUND_LABEL = "gpuval.io/round"
 GANG_LABEL = "gpuval.io/gang"
-#: Annotations with the exact values, which may be too long for a label.
+#: Annotations with the exact run id and node name, which may be too long for a label.
 RUN_ANNOTATION = "gpuval.io/run-id"
 NODE_ANNOTATION = "gpuval.io/node-name"
 #: Annotation: the queue that a Job waits for.
 QUEUE_ANNOTATION = "gpuval.io/queue"
-#: Label of Nodes.
+#: Label of a Node object with its host name, by which pods are pinned to it.
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 #: Label of the Jobs that a JobSet makes: the name of the JobSet.
 JOB_SET_LABEL = "jobset.sigs.k8s.io/jobset-name"

@@ -17,7 +17,7 @@ INHERITED = ("stages", "gang_stages", "sku", "gpu_count", "nics", "versions", "d
 def most_like(
     description: Described, candidates: Iterable[Described], skus: Mapping[str, Mapping[str, str]]
 ) -> str | None:
-    """The candidate with the same SKU and GPU resource, preferably of the same instance type: its name, or None."""
+    """Name of the candidate with the same SKU and GPU resource as a node, preferably of its instance type; or None."""
 
     def kind(described: Described) -> tuple[str, str]:
         sku = nodes.sku_of(described, skus)
@@ -34,10 +34,9 @@ def most_like(
 
 
 class Newcomers:
-    """Takes each node's changes and returns those ready to join: of the SKU of a node of the run, and accepted.
-    `matches` accepts nodes by name (it asks the API server); `skus` are those of the inventory, `ids` the customer's
-    ids by name; `show` prints which nodes wait, once for each reason. `label_groups` maps labels of the cluster to
-    their names as labels of the run."""
+    """Decides which new nodes of a cluster join a run: those like a node of the run that `matches` accepts by name (it
+    asks the API server). `skus`: the inventory's SKU rules. `ids`: the customer's ids by node name. `show` prints why
+    a node waits, once for each reason. `label_groups`: {label of Nodes: name of the label in the run}."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a cluster knows of a run on one node, for the logs bundle: objects and the output of containers."""
+"""Collects a cluster's evidence of a run on each node for the logs bundle: objects and the output of containers."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ def by_node(
         names.object_name(run_id, name, attempt): name for name in objects_by_node for attempt in range(1, ATTEMPTS + 1)
     }
     for kind, manifests in (("jobs", jobs), ("pods", pods)):
-        for manifest in sorted(manifests, key=lambda one: str(one["metadata"].get("creationTimestamp"))):
+        for manifest in sorted(manifests, key=lambda item: str(item["metadata"].get("creationTimestamp"))):
             name = (manifest["metadata"].get("annotations") or {}).get(names.NODE_ANNOTATION, "")
             if name in objects_by_node:
                 getattr(objects_by_node[name], kind).append(manifest)
@@ -66,7 +66,7 @@ def _last_seen(event: Thing) -> str:
 
 
 def parts(objects: NodeObjects, output: Callable[[str, str], Part]) -> list[Part]:
-    """Files of the node's archive, most telling first. `output(pod, container)` reads a container's output."""
+    """Files of a node's evidence archive, most useful first. `output(pod, container)` reads a container's output."""
     evidence_parts = [Part("run/events.txt", "".join(map(_line, objects.events)).encode())] if objects.events else []
     evidence_parts += [_document(f"run/job-{_attempt(job)}.yaml", job) for job in objects.jobs]
     for pod in objects.pods:
@@ -121,7 +121,8 @@ def gather(
     limit_bytes: int,
     deadline: float,
 ) -> None:
-    """Write the evidence archive of each node, or by `state` why a node has none, until the monotonic `deadline`."""
+    """Write each node's evidence archive by `archive`, or by `state` why the node has none. `limit_bytes`: of an
+    archive, and of a container's output. After `deadline` (monotonic) no output is read."""
     selector = names.run_selector(run_id)
     jobs, pods = (cluster.list(kind, selector, untrimmed=True)[0] for kind in ("Job", "Pod"))
     events = cluster.list("Event", fields="involvedObject.kind!=Node")[0]

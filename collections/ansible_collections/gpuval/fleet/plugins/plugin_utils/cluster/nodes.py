@@ -1,4 +1,4 @@
-"""What a Node object says: a description, whether work can be placed on it, and the hosts of an inventory. Pure."""
+"""Kubernetes Node objects: their descriptions, whether pods can be placed on them, inventory hosts from them. Pure."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ from ..runs import labels as run_labels
 from ..ssh.findings import REACHABLE, ProbeFinding, class_finding
 from . import dra, names, pod_settings
 from .dra import ClusterDevices, NodeDevices
-from .pod_settings import CPU, RESOURCES, PodSettings, PodSettingsError
+from .pod_settings import CPU, KEEPING_AWAY, RESOURCES, VENDORS, PodSettings, PodSettingsError
 
 #: The host variable that holds the node's description from the cluster (see `describe`).
 VARIABLE = "kubernetes_node"
@@ -33,7 +33,6 @@ LABEL_GROUPS = {
 EXPECTED_VARIABLES = ("gpuval_sku", "gpuval_gpu_count", "gpuval_pods")
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 CORDONED = "node.kubernetes.io/unschedulable"
-_VENDORS = {resource: vendor for vendor, resource in RESOURCES.items()}
 #: Labels that name the GPU model: NVIDIA's feature discovery, AMD's node labeller, GKE, DOKS.
 PRODUCT_LABELS = (
     "nvidia.com/gpu.product",
@@ -42,15 +41,14 @@ PRODUCT_LABELS = (
     "cloud.google.com/gke-accelerator",
     "doks.digitalocean.com/gpu-model",
 )
-#: A term of a label selector: negation, key, sign and value, or word and values.
+#: A term of a label selector: `!key`, `key=value` or `key in (value, ...)`.
 _SELECTOR_TERM = re.compile(r"(!)?([\w./-]+)(?:\s*(==|=|!=)\s*([\w.-]*)|\s+(in|notin)\s*\(([^)]*)\))?", re.ASCII)
-#: Node conditions that keep pods away when True, by taints. Memory pressure is not one for pods with requests.
+#: Node conditions whose taints keep pods away while True. MemoryPressure keeps away only pods without requests.
 PRESSURES = ("DiskPressure", "PIDPressure", "NetworkUnavailable")
-#: Taints that only repeat what a condition or `spec.unschedulable` says, which comes with a reason.
+#: Taints that only repeat a node condition or `spec.unschedulable`; messages name the condition, which has a reason.
 _REPEATED = re.compile(
     r"node\.kubernetes\.io/(unschedulable|not-ready|unreachable|(disk|memory|pid)-pressure|network-unavailable)[=:]"
 )
-_KEEPING_AWAY = ("NoSchedule", "NoExecute")
 _MESSAGE_CHARACTERS = 300
 _PCI_VENDORS = {f"{number:04x}": vendor for number, vendor in PCI_VENDORS.items()}
 #: Labels of node feature discovery, by PCI class and vendor (default) or by vendor alone (as vendors' operators do).
@@ -61,7 +59,8 @@ _PLUGINS = {"nvidia": ("nvidia-smi", "nvidia"), "amd": ("amd-smi", "amdgpu"), "g
 
 
 def label_selector(text: str) -> dict[str, list[dict[str, Any]]]:
-    """A label selector in words (`a=b,!c,d in (e,f)`) as objects of the API contain it. Raises SettingError."""
+    """Parse a label selector (`a=b,!c,d in (e,f)`) into the form of API objects, matchExpressions. Raises
+    SettingError."""
     expressions = []
     for term in re.findall(r"(?:[^,(]|\([^)]*\))+", text):
         parsed = _SELECTOR_TERM.fullmatch(term.strip())
@@ -76,8 +75,8 @@ def label_selector(text: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def describe(node: Mapping[str, Any], devices: ClusterDevices | None = None) -> dict[str, Any]:
-    """A short description of a Node object, as flat fields: labels, taints, conditions, resources, addresses, and what
-    the node publishes by DRA, out of `devices`."""
+    """A short description of a Node object, as flat fields: labels, taints, conditions, resources, addresses, and the
+    GPUs that the node publishes by DRA, out of those of the cluster (`devices`)."""
     meta, spec, status = node.get("metadata") or {}, node.get("spec") or {}, node.get("status") or {}
     labels, info = dict(meta.get("labels") or {}), status.get("nodeInfo") or {}
     conditions = {
@@ -122,19 +121,19 @@ def describe(node: Mapping[str, Any], devices: ClusterDevices | None = None) -> 
 
 
 def devices_of(description: Mapping[str, Any]) -> NodeDevices:
-    """What a node publishes by DRA. `description`: as from `describe`, or empty."""
+    """The GPUs that a node publishes by DRA. `description`: from `describe`, or empty."""
     return NodeDevices(**description.get("dra") or {})
 
 
 def has_plugin(node: Mapping[str, Any]) -> bool:
     """Whether a Node object offers GPUs of a device plugin."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    return any(count(allocatable.get(name)) for name in _VENDORS)
+    return any(count(allocatable.get(name)) for name in VENDORS)
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """Whole GPUs of a node. `resource` and `vendor` are empty when unknown."""
+    """Numbers of whole GPUs that a node offers to pods. `resource` and `vendor` are empty when unknown."""
 
     resource: str = ""
     vendor: str = ""
@@ -144,16 +143,17 @@ class Gpus:
     allocatable: int = 0
     #: How many pods share one GPU; more than 1 if the device plugin uses time-slicing or MPS.
     replicas: int = 1
-    #: Resources of partitions (MIG), by name.
+    #: Names of the extended resources of GPU partitions (MIG).
     partitions: tuple[str, ...] = ()
-    #: What would have offered them.
+    #: The software that offers the GPUs, or would, for messages.
     source: str = "device plugin"
     #: Set if pods request the GPUs that the node publishes by DRA; `resource` is then what a device plugin would offer.
     devices: NodeDevices | None = None
 
 
 def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto") -> Gpus:
-    """The GPUs that a node offers, by the resource that its pods request; without GPUs, the resource expected."""
+    """The GPUs that a node offers, counted by the resource that its pods request. Without GPUs, counts of 0, with the
+    resource that settings or labels let expect."""
     capacity, labels = description["capacity"], description["labels"]
     allocatable = {name: count(value) for name, value in description["allocatable"].items()}
     devices = dra.requested(devices_of(description), settings, sku, allocatable)
@@ -164,9 +164,9 @@ def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto
         capacity, allocatable = {}, {}
     chosen = pod_settings.resource_of(settings, sku, allocatable)
     if not chosen and settings.resource is None and sku != CPU:
-        resources = sorted((name for name in _VENDORS if name in capacity), key=lambda name: -count(capacity[name]))
+        resources = sorted((name for name in VENDORS if name in capacity), key=lambda name: -count(capacity[name]))
         chosen = (resources or [RESOURCES.get(vendor_by_labels(labels), "")])[0]
-    vendor = _VENDORS.get(chosen, "")
+    vendor = VENDORS.get(chosen, "")
     replicas = count(labels.get("nvidia.com/gpu.replicas")) if vendor == "nvidia" else 1
     partitions = sorted(name for name in capacity if name.startswith("nvidia.com/mig-") and count(capacity[name]))
     return Gpus(
@@ -225,7 +225,7 @@ def untolerated(
     taints: Iterable[Mapping[str, str]], tolerations: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, str]]:
     """The taints that keep a pod with these tolerations off the node."""
-    away = (taint for taint in taints if taint["effect"] in _KEEPING_AWAY)
+    away = (taint for taint in taints if taint["effect"] in KEEPING_AWAY)
     return [taint for taint in away if not any(pod_settings.covers(toleration, taint) for toleration in tolerations)]
 
 
@@ -236,7 +236,8 @@ def taint_texts(taints: Iterable[Mapping[str, str]]) -> str:
 
 
 def expected_of(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of `finding` from a node's values of EXPECTED_VARIABLES. Raises PodSettingsError."""
+    """SKU, number of GPUs and pod settings expected of the node `name`, by its host variables: keyword arguments of
+    `finding`. Raises PodSettingsError."""
     number = str(variables.get("gpuval_gpu_count") or "")
     try:
         settings = pod_settings.parse(variables.get("gpuval_pods") or {})
@@ -299,7 +300,8 @@ def _node_problem(name: str, description: Mapping[str, Any], settings: PodSettin
 def _gpu_problem(
     name: str, description: Mapping[str, Any], have: Gpus, sku: str, expected: int | None
 ) -> ProbeFinding | None:
-    """Why a node's GPUs let no pod be placed; None if they do. A node without any sign of GPUs counts as a CPU node."""
+    """Why a node's GPUs let no pod be placed; None if they do. `expected`: number of GPUs, None if unknown. A node
+    without any sign of GPUs counts as a CPU node."""
     if expected == 0:
         return None
     if have.devices:
@@ -340,7 +342,7 @@ def _gpu_problem(
 
 
 def _device_problem(name: str, devices: NodeDevices, expected: int | None) -> ProbeFinding | None:
-    """Why the GPUs that a node publishes by DRA let no pod be placed; None if they do."""
+    """Why the GPUs that a node publishes by DRA let no pod be placed; None if they do. `expected`: number of GPUs."""
     driver, note = f"DRA driver {devices.driver}", f" ({devices.note})" if devices.note else ""
     is_split = bool(devices.partitions) and not devices.count + devices.tainted
     problems = (
@@ -387,7 +389,7 @@ def finding_for(
 
 
 class KubernetesHosts(ClusterHosts):
-    """How Nodes become hosts. `label_groups`: labels whose values become groups, with the groups' prefixes."""
+    """How Kubernetes Nodes become inventory hosts. `label_groups`: {label: prefix of the groups made of its values}."""
 
     TITLE = "the cluster"
     VARIABLE = VARIABLE
@@ -410,8 +412,8 @@ class KubernetesHosts(ClusterHosts):
     def kinds_of(
         self, described: Mapping[str, Mapping[str, Any]], skus: Mapping[str, str]
     ) -> dict[str, tuple[str, int]]:
-        """Similar nodes have the same instance type; if several SKUs share one type, as in k3s, the same SKU, else the
-        same GPU vendor."""
+        """{node with GPUs: (its group of similar nodes, number of GPUs)}. Similar nodes have the same instance type; if
+        several SKUs share one type, as in k3s, the same SKU, else the same GPU vendor."""
         types = {(description["instance_type"], skus[name]) for name, description in described.items()}
         skus_of_type = Counter(instance_type for instance_type, _sku in types)
         kinds = {}

@@ -32,13 +32,14 @@ class AccessRequest(NamedTuple):
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
-#: Questions about one right, and about all rights in a namespace. Every user may ask (ClusterRole system:basic-user).
+#: Requests that ask for one right, and for all rights in a namespace. Every user may ask (ClusterRole
+#: system:basic-user).
 REVIEW = AccessRequest("create", "authorization.k8s.io", "selfsubjectaccessreviews")
 RULES_REVIEW = AccessRequest("create", "authorization.k8s.io", "selfsubjectrulesreviews")
 
 #: The request that shows which cluster this is. Runs do without it where it is denied.
 IDENTITY = AccessRequest("get", "", "namespaces")
-#: The requests that set marks and conditions of nodes, and how to grant them: the Role's file has the ClusterRole
+#: The requests that write verdicts to nodes (labels, conditions), and how to grant them: role.yml has the ClusterRole
 #: without a binding.
 MARKS = frozenset({AccessRequest("patch", "", "nodes"), AccessRequest("patch", "", "nodes", "status")})
 BIND_MARKS = (
@@ -56,12 +57,12 @@ CLUSTER_SCOPED = frozenset(
 
 
 def documents(namespace: str) -> list[dict[str, Any]]:
-    """The manifests of the Role, for a namespace."""
+    """The manifests in role.yml (Roles, ClusterRoles, bindings, ServiceAccount), for a namespace."""
     return list(yaml.safe_load_all(printed(namespace)))
 
 
 def printed(namespace: str) -> str:
-    """The text of the Role's file for a namespace, with its comments."""
+    """The text of role.yml for a namespace, with its comments."""
     text = ROLE_FILE.read_text(encoding="utf-8")
     head, separator, documents_text = text.partition("---\n")
     # The comment at the head of the file stays as it is; in the YAML below it only the namespace changes.
@@ -77,7 +78,7 @@ def write_role(path: Path, namespace: str) -> None:
 
 
 def how_to_grant(path: Path, namespace: str, requests: Iterable[AccessRequest] = ()) -> str:
-    """How the Role in the file is granted; with the marks' ClusterRole if `requests`, which were denied, need it."""
+    """How to grant the Role in the file `path`; with the ClusterRole gpuval-marks if the denied `requests` need it."""
     text = f"an administrator of the cluster grants what gpuval needs with: kubectl apply -f {path}"
     text += f"; first, where the namespace is missing: kubectl create namespace {namespace}"
     text += "; its bindings are for the ServiceAccount gpuval-controller: another user goes into their `subjects`"
@@ -91,9 +92,8 @@ def granted(roles: Iterable[Mapping[str, Any]]) -> set[AccessRequest]:
         for rule in role["rules"]:
             for group, full, verb in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"]):
                 resource, _, subresource = full.partition("/")
-                if (
-                    role["kind"] == "ClusterRole" or resource not in CLUSTER_SCOPED
-                ):  # a Role covers no cluster-scoped resource
+                # A Role covers no cluster-scoped resource.
+                if role["kind"] == "ClusterRole" or resource not in CLUSTER_SCOPED:
                     requests.add(AccessRequest(verb, group, resource, subresource))
     return requests
 
@@ -135,7 +135,7 @@ def needed(
     makes_job_sets: bool = False,
     makes_claims: bool = False,
 ) -> list[AccessRequest]:
-    """All requests that a run and its clean make, from the Role's file; a run that lacks optional ones goes on."""
+    """All requests that a run and its clean make, from role.yml, without those that a run can do without."""
     is_needed = {
         "gpuval-controller": True,
         "gpuval-nodes": True,

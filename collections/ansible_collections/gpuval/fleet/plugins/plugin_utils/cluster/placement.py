@@ -1,4 +1,4 @@
-"""The placement on a cluster: a Job for each node, made in its turn; the watch API shows its progress."""
+"""Runs the nodes' plans on a Kubernetes cluster: creates a Job for each node in its turn, and follows it by watches."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ TICK_SECONDS = 2.0
 #: Seconds for which a watch may be interrupted before a warning.
 TROUBLE_SECONDS = 30.0
 LOG_BYTES = 8 << 20
-#: Age at which what nodes publish by DRA is read again, if a node has no usable GPUs by it.
+#: Seconds after which the GPUs that nodes publish by DRA are read again, if a node has no usable GPU.
 DEVICES_SECONDS = 60.0
 #: Number of lines read from the end of a container's output, where the stage's record is.
 LOG_LINES = 2000
@@ -57,7 +57,7 @@ class PodOrder:
 
 
 class ClusterPlacement(JobPlacement):
-    """Starts and watches a run's Jobs in a cluster. Objects carry the labels of their run; existing ones are kept."""
+    """Starts and watches a run's Jobs in a cluster. Objects have the labels of their run; existing objects are kept."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ClusterPlacement(JobPlacement):
         self._nodes: dict[str, Mapping[str, Any]] = {}
         self._known: dict[str, PodOrder] = {}
         self._places: dict[tuple[str, int], PlanPlace] = {}
-        #: By gang, the place of its list of members.
+        #: By gang name, the ConfigMap and key of its list of members.
         self._gangs: dict[str, PlanPlace] = {}
         #: By node, the claim template of its ComputeDomain.
         self._channels: dict[str, str] = {}
@@ -99,9 +99,9 @@ class ClusterPlacement(JobPlacement):
         #: Nodes that changed before the watch had handled their launch.
         self._unread: set[str] = set()
         self._looked_at = float("-inf")
-        #: By node, consecutive failed reads of its output, and the time before which it is not read again.
-        self._misses: dict[str, int] = {}
         self._by_store = True
+        #: By node, consecutive failed reads of its output, and the monotonic time before which it is not read again.
+        self._misses: dict[str, int] = {}
         self._unread_until: dict[str, float] = {}
         self._warned: dict[str, str] = {}
         self._outages = NodeOutages(row_of("node_not_ready"))
@@ -118,12 +118,8 @@ class ClusterPlacement(JobPlacement):
         for view in views.values():
             self.add(view)
         selector = names.run_selector(self._run["run_id"])
-        kinds = [
-            ("Job", selector),
-            ("Pod", selector),
-            ("Node", self._node_selector),
-            ("Event", "", "involvedObject.kind!=Node"),
-        ]
+        kinds: list[tuple[str, ...]] = [("Job", selector), ("Pod", selector), ("Node", self._node_selector)]
+        kinds.append(("Event", "", "involvedObject.kind!=Node"))
         self._streams = self._open.enter_context(Streams(self._cluster, kinds))
         self._wait_for_lists()
         for name in views:
@@ -134,7 +130,7 @@ class ClusterPlacement(JobPlacement):
         self._make(code)
         self._code = code["metadata"]["name"]
         self._has_sets = self._round is not None and self._cluster.serves("JobSet")
-        #: How many members of a gang a queue admits together; 0: not asked for.
+        #: How many members of a gang a Kueue queue admits together; 0: not yet read from the cluster.
         self._max_queued = 0
         now = time.monotonic()
         self._submitted = {self._gang(name) for name in views if self._pods.status(name, now).job}
@@ -159,8 +155,8 @@ class ClusterPlacement(JobPlacement):
                     self._make(volume)
 
     def _recall_plans(self, launched: Iterable[str]) -> None:
-        """Write the plans of these nodes that only the cluster has: an earlier controller made their Jobs, and its
-        folder is lost. Their records name the nonce of these plans."""
+        """Write the plan files of launched nodes that the run's folder lacks, from the cluster's ConfigMaps: an earlier
+        controller made their Jobs, and its folder is lost. The nodes' records name the nonce of these plans."""
         lacking = {name for name in launched if not self._folder.plan_file(name).exists()}
         selector = names.run_selector(self._run["run_id"])
         listed = self._cluster.list("ConfigMap", selector, untrimmed=True)[0] if lacking else []
@@ -185,7 +181,8 @@ class ClusterPlacement(JobPlacement):
         self._cluster.create(gangs.labelled(manifest, self._round))
 
     def _share_in_round(self, member: PodOrder) -> None:
-        """Create what the members of a round share, before the first of them starts. Raises ClusterError."""
+        """Create the objects that members of a multi-node round share, before `member`, the first, starts. Raises
+        ClusterError."""
         run_id, shared = self._run["run_id"], self._run.get("gangs", {})
         try:
             manifests_made, self._gangs = manifests.shared_by_round(
@@ -232,7 +229,7 @@ class ClusterPlacement(JobPlacement):
         return [nodes.describe(self._nodes[name], self._devices) for name in sorted(chosen) if name in self._nodes]
 
     def _read_devices(self) -> dra.ClusterDevices:
-        """What nodes publish by DRA, at most `DEVICES_SECONDS` old."""
+        """The GPUs that nodes publish by DRA, at most `DEVICES_SECONDS` old."""
         now = time.monotonic()
         if self._devices is None or now - self._devices_read_at > DEVICES_SECONDS:
             self._devices, self._devices_read_at = dra.read(self._cluster), now
@@ -241,14 +238,14 @@ class ClusterPlacement(JobPlacement):
         return self._devices
 
     def _devices_for(self, node: Mapping[str, Any] | None) -> dra.ClusterDevices | None:
-        """What nodes publish by DRA; None, without a request, while all nodes asked for have a device plugin."""
+        """The GPUs that nodes publish by DRA; None, without a request, while each `node` so far has a device plugin."""
         return self._read_devices() if self._devices or (node and not nodes.has_plugin(node)) else None
 
     def _finding(self, name: str, order: PodOrder) -> dict[str, str] | None:
         """Why no pod can be placed on a node: failure class, message and remedy; None if one can."""
         about = name, self._nodes.get(name), order.settings, order.sku, self._run["nodes"][name]["gpu_count"]
         finding = nodes.finding_for(*about, self._devices)
-        # it may publish its GPUs by now
+        # read again: the node may publish its GPUs by now
         return nodes.finding_for(*about, self._read_devices()) if finding and self._devices else finding
 
     def _admit(self, name: str, like: str) -> None:
@@ -317,7 +314,7 @@ class ClusterPlacement(JobPlacement):
     # -- launches
 
     def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
-        """Create the node's Job."""
+        """Create the node's Job. `seconds`: left of the run."""
         earlier_launch = self._folder.read_launch(view.name)
         launch = attempt.launch(view.name, earlier_launch)
         if "nonce" in earlier_launch:
@@ -370,7 +367,8 @@ class ClusterPlacement(JobPlacement):
     def _prepare_attempt(
         self, view: NodeView, launch: dict[str, Any], seconds: float
     ) -> tuple[dict[str, Any], manifests.PodAttempt | None]:
-        """The launch of an attempt, and what it needs; None, with the reason in the launch, if no pod can be placed."""
+        """The launch of an attempt, and the attempt with all that its pod needs; None instead, with the reason in the
+        launch, if no pod can be placed. `seconds`: left of the run."""
         name, attempt = view.name, launch["attempt"]
         order, node = self._order(name), self._nodes.get(name)
         before = self._folder.read_launch(name).get("machine")
@@ -409,7 +407,7 @@ class ClusterPlacement(JobPlacement):
         )
 
     def _submit(self, view: NodeView, item: manifests.PodAttempt, seconds: float) -> str:
-        """Create a node's Job, or the JobSet of its gang. Returns the Job's name."""
+        """Create a node's Job, or the JobSet of its gang. Returns the Job's name. `seconds`: left of the run."""
         gang = self._gang(view.name)
         if self._has_sets and gang and gang not in self._submitted and item.plan["attempt"] == 1:
             jobs = [self._job(member) for member in [item, *self._others_of(gang, view, seconds)]]
@@ -479,7 +477,7 @@ class ClusterPlacement(JobPlacement):
         self._delete_waiting(view.name, status)
         return status.job in self._deleted
 
-    # -- what becomes of them
+    # -- records and ends of pods
 
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
         """Read records from the pod's output, for a node that cannot reach the store."""
@@ -508,7 +506,7 @@ class ClusterPlacement(JobPlacement):
                 news = self._news_of(self._views[name], now)
                 if news:
                     ended.append(news)
-            for kind, (trouble_seconds, why) in self._streams.trouble().items():  # a new list brings what was missed
+            for kind, (trouble_seconds, why) in self._streams.trouble().items():  # a later list brings missed changes
                 if trouble_seconds > TROUBLE_SECONDS:
                     self._warn_once(f"watch of {kind}", f"no updates of {kind}s from the cluster: {why}")
             if ended or now >= until:
@@ -527,7 +525,7 @@ class ClusterPlacement(JobPlacement):
         return self._pods.take(kind, change, thing, time.monotonic())
 
     def _news_of(self, view: NodeView, now: float) -> NodeNews | None:
-        """What is new of a launched node: state, records, pulled images; None if nothing is new."""
+        """What is new about a launched node: state, records, pulled images; None if nothing is new."""
         if view.launch.get("state") not in LAUNCHED or view.busy or view.not_measured_again:
             return None
         attempt = view.attempt
@@ -604,7 +602,7 @@ class ClusterPlacement(JobPlacement):
         stated: dict[str, list[str]] = {}
         for attempt in range(1, view.attempt + 1):
             stages = self._pods.status(view.name, time.monotonic(), attempt).stages
-            stated = stated if stages else {}  # what a pod changed that is gone is unknown
+            stated = stated if stages else {}  # a pod that is gone may have changed any result
             for stage, container in stages.items():
                 report = termination_report(stage, container)
                 stated = {key: values for key, values in stated.items() if not key.endswith(f"/{stage}")}
@@ -620,10 +618,10 @@ class ClusterPlacement(JobPlacement):
             self._take_change(*event)
 
     def finish(self) -> None:
-        """Keep the digests that pods left. After a round of gangs, delete its waiting Jobs, which hold nodes; of a
-        search's round all objects: a search has many rounds, and the results have the evidence."""
+        """Keep the digests that pods stated. After a multi-node round, delete its waiting Jobs, which hold nodes. After
+        a round of a search, delete all its objects: a search has many rounds, and the results have the evidence."""
         if self._round is None or not self._round.is_of_a_search:
-            with contextlib.suppress(ClusterError):  # where the cluster does not answer, the store has to do
+            with contextlib.suppress(ClusterError):  # without the cluster's answer, only the store confirms the results
                 self._keep_digests("kubernetes", self._is_ending, self._follow)
         if self._round is None:
             return
@@ -646,7 +644,7 @@ class ClusterPlacement(JobPlacement):
         return {key: record for key, record in checked.items() if record}
 
     def _keep_records(self, view: NodeView, records: Mapping[str, bytes]) -> None:
-        """Put records into the store for later readers; the results have them in any case."""
+        """Put records, by key, into the store for later readers; the results have them in any case."""
         try:
             for key, raw in records.items() if self._by_store else ():
                 self._store.client.put(key, raw, "application/json")
@@ -715,15 +713,15 @@ class ClusterPlacement(JobPlacement):
                 continue  # the store has no log of this stage
             _write_log(earlier_log, raw[:LOG_BYTES].decode(errors="replace"))
 
-    def _report_refusal(self, name: str, message: str) -> None:
-        """Warn once per node that the namespace refuses its pod, even if the amounts in the message change."""
-        key = f"{name} {_AMOUNT.sub('', message)}"
+    def _report_refusal(self, failure_class: str, message: str) -> None:
+        """Warn once that the namespace refuses pods for this reason, even if the amounts in the message change."""
+        key = f"{failure_class} {_AMOUNT.sub('', message)}"
         if key not in self._warned:
-            self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {row_of(name).steps}")
+            self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {row_of(failure_class).steps}")
 
-    def _warn_once(self, name: str, line: str) -> None:
-        if self._warned.get(name) != line:
-            self._warned[name] = line
+    def _warn_once(self, key: str, line: str) -> None:
+        if self._warned.get(key) != line:
+            self._warned[key] = line
             self._warn(line)
 
     def close(self) -> None:

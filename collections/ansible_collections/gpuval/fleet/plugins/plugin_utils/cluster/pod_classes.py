@@ -1,5 +1,5 @@
-"""Why a node of a cluster failed, as one word with a remedy, by texts of API server, scheduler, kubelet, controllers. A
-text without a match has no class. Patterns are tested with real texts (tests/unit/cluster/test_pods.py)."""
+"""Failure classes of messages from Kubernetes' API server, scheduler, kubelet and controllers, by patterns. The
+patterns are tested with real texts (tests/unit/cluster/test_pods.py)."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -13,20 +13,20 @@ from .pod_state import ClusterNode
 _GROUPS = failure_classes.read(Path(__file__).with_name(failure_classes.OF_SCHEDULER))
 #: Failure classes of texts about containers, pods and Jobs, in the order in which their patterns are tried.
 OF_TEXTS = (*_GROUPS["containers"], row_of("disk_full"), *_GROUPS["pods"])
-#: Failure classes by the subject of a text; the last one is for an unknown text.
+#: Failure classes of texts about image pulls, and about starts of containers; the last one is for an unknown text.
 OF_IMAGES = ("disk_full", "image_name", "image_denied", "image_not_found", "registry_away", "image_pull")
 OF_STARTS = ("accelerator_runtime", "image_without_python", "disk_full", "container_refused")
 #: Failure classes for a Job that the API server refuses, or that may not create its pod.
 OF_REFUSALS = ("quota", "pod_security", "image_refused", "pod_refused")
-#: Failure classes of claims, which concern all nodes whose pods use the claim.
+#: Failure classes of PersistentVolumeClaims, which concern all nodes whose pods use the claim.
 OF_CLAIMS = ("claim_missing", "volume_claimed", "claim_mismatch", "claim_class", "claim_pending")
 OF_VOLUMES = (*OF_CLAIMS, "volume_in_use", "volume_elsewhere", "volume_client", "storage")
 
-#: The end of the scheduler's message, about preemption and, since 1.34, about resource claims.
+#: The end of the scheduler's message, about preemption and, since Kubernetes 1.34, about resource claims.
 _AFTERWARDS = re.compile(r"(?:no new claims to deallocate|\bpreemption:).*", re.DOTALL)
 _AVAILABLE = re.compile(r"^\s*\d+/\d+ nodes are available:\s*")
 _TAINT = re.compile(r"taint(?:\(s\))? \{([^:}]*)")
-#: Since 1.34 the scheduler does not name the taint.
+#: The scheduler's reason about a taint that it does not name, as since Kubernetes 1.34.
 _SOME_TAINT = re.compile(r"untolerated taint\(s\)(?! \{)")
 _REFUSED_NAME = re.compile(r'(?:Error creating: )?\b([a-z]+(?:\.[a-z]+)*) "[^"]*" is forbidden')
 _COUNT = re.compile(r"^\d+ ")
@@ -36,7 +36,7 @@ _POD_FOLDER = re.compile(r"\s?/\S*/pods/[0-9a-f-]{36}/\S*")
 _FOREIGN = re.compile(
     r"didn't match Pod's node affinity/selector|didn't satisfy plugin\(s\) \[[^\]]*NodeAffinity|didn't match PreFilter"
 )
-#: Failure class of the scheduler's reason, by the first pattern that it contains.
+#: {failure class: pattern}: the first pattern found in the scheduler's reason decides the class.
 _SCHEDULING = {
     "device_class_missing": re.compile(r"device class \S+ does not exist"),
     "claim_not_created": re.compile(
@@ -86,8 +86,8 @@ def without_pod_name(message: str) -> str:
 
 
 def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[str, str]:
-    """The failure class, and the scheduler's reason for the node `name` that a pod is pinned to, out of the reasons for
-    all nodes in its message: those that do not fit the node's state are left out. `node`: None if it is missing."""
+    """The failure class, and the scheduler's reason why a pod pinned to the node `name` is not placed. `message`: its
+    reasons for all nodes; those that do not fit this node's state are left out. `node`: None if it does not exist."""
     cleaned = _AVAILABLE.sub("", _AFTERWARDS.sub("", message).strip()).rstrip(". ")
     reasons = re.split(r", (?=\d+ )", cleaned)
     foreign = [reason for reason in reasons if _FOREIGN.search(reason)]

@@ -6,18 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.escape import one_line
-from . import pod_state
-from .pod_classes import (
-    OF_CLAIMS,
-    OF_IMAGES,
-    OF_REFUSALS,
-    OF_STARTS,
-    OF_VOLUMES,
-    class_of,
-    unschedulable,
-    without_pod_folder,
-    without_pod_name,
-)
+from . import pod_classes, pod_state
+from .pod_classes import OF_CLAIMS, OF_IMAGES, OF_REFUSALS, OF_STARTS, OF_VOLUMES, class_of
 from .pod_state import ClusterNode, ContainerState, Pod, PodEvent
 
 #: Seconds to wait for the pod of a Job that failed before its pod was seen: separate watches report Jobs and pods.
@@ -38,12 +28,12 @@ PREPARE_REASONS = {
 }
 #: Reason of the event about a pod whose claim cannot be made from its template.
 NO_CLAIM = "FailedResourceClaimCreation"
-#: Reasons of events which tell why a claim has no volume, the most precise first; and that it has one.
+#: Reasons of events which tell why a PersistentVolumeClaim has no volume, most precise first; and that it has one.
 CLAIM_REASONS = ("VolumeMismatch", "ProvisioningFailed", "FailedBinding", "ExternalProvisioning")
 CLAIM_PROVISIONED = "ProvisioningSucceeded"
 #: The scheduler's words for a node where a claim without a volume finds none: another node may be chosen for it.
 NOT_BOUND = "available persistent volumes to bind"
-#: What a trouble may be shared by: all pods of the namespace, all pods with the same claim.
+#: Which pods share a trouble: all pods of the namespace, or all pods with the same PersistentVolumeClaim.
 NAMESPACE, CLAIM = "namespace", "claim"
 #: Waiting reasons of a container that has no image yet.
 IMAGE_REASONS = frozenset(
@@ -109,8 +99,8 @@ class PodTrouble:
     """What keeps a pod from running, or ended it. `name`: the failure class. `family`: troubles of one family share one
     time limit. `limit`: seconds the trouble may last, None: final. `evidence`: it tells about the node, so the stage
     counts as crashed. `retryable`: another attempt may succeed. `quiet`: not reported before the limit. `stuck`: final,
-    and the pod waits forever. `shared`: empty, or whose pods it applies to. The tracker sets `remedy`, and `final`: it
-    does not resolve by itself, or did not in time."""
+    and the pod waits forever. `shared`: NAMESPACE or CLAIM if other pods share it, else empty. The tracker sets
+    `remedy`, and `final`: it does not resolve by itself, or did not in time."""
 
     name: str
     message: str
@@ -149,7 +139,7 @@ class NodeAttempt:
     job_set: str = ""
     pods: dict[str, Pod] = field(default_factory=dict)
     #: What is wrong now, and since when (monotonic seconds).
-    found: PodTrouble | None = None
+    trouble: PodTrouble | None = None
     since: float = 0.0
     #: The last trouble before the pod ran: the reason to report if the pod does not start in time.
     before_start: PodTrouble | None = None
@@ -167,9 +157,9 @@ class NodeAttempt:
 
 
 @dataclass(frozen=True)
-class Case:
+class PodCase:
     """All that a diagnosis of an attempt uses. `host`: the Node that the pod is on; `named`: the Node with the name of
-    the run's node. Events are by reason, those of claims by claim first."""
+    the run's node. Events are {reason: latest event}, for claims {claim: {reason: latest event}}."""
 
     attempt: NodeAttempt
     pod: Pod
@@ -181,7 +171,7 @@ class Case:
     claim_events: Mapping[str, Mapping[str, PodEvent]] = field(default_factory=dict)
 
 
-def diagnose(case: Case) -> PodTrouble | None:
+def diagnose(case: PodCase) -> PodTrouble | None:
     """What is wrong with an attempt's pod; None if nothing is."""
     pod, rules = case.pod, WITH_POD
     if case.attempt.complete or pod.phase == "Succeeded":
@@ -193,7 +183,7 @@ def diagnose(case: Case) -> PodTrouble | None:
     return next(filter(None, (rule(case) for rule in rules)), None)
 
 
-def _job_failed(case: Case) -> PodTrouble | None:
+def _job_failed(case: PodCase) -> PodTrouble | None:
     if case.attempt.failed is None:
         return None
     reason, message = case.attempt.failed
@@ -201,7 +191,7 @@ def _job_failed(case: Case) -> PodTrouble | None:
     return PodTrouble("pod_failed", text, "failed", UNSEEN_SECONDS, retryable=True, quiet=True)
 
 
-def _disrupted(case: Case) -> PodTrouble | None:
+def _disrupted(case: PodCase) -> PodTrouble | None:
     pod, host = case.pod, case.host
     if pod.disruption is not None:
         reason, message = pod.disruption
@@ -220,7 +210,7 @@ def _disrupted(case: Case) -> PodTrouble | None:
     return PodTrouble(name, f"{pod.reason}: {pod.message}", name, stage=pod.stage, retryable=True)
 
 
-def _deadline(case: Case) -> PodTrouble | None:
+def _deadline(case: PodCase) -> PodTrouble | None:
     attempt, pod = case.attempt, case.pod
     by_job = attempt.failed is not None and attempt.failed[0] == "DeadlineExceeded"
     if not by_job and pod.reason != "DeadlineExceeded":
@@ -233,7 +223,7 @@ def _deadline(case: Case) -> PodTrouble | None:
     return PodTrouble("deadline_exceeded", text, "deadline", stage=pod.stage)
 
 
-def _deleted(case: Case) -> PodTrouble | None:
+def _deleted(case: PodCase) -> PodTrouble | None:
     attempt, pod = case.attempt, case.pod
     if case.host is not None and case.host.gone and pod.host:
         return None  # the pod is gone because its node is
@@ -255,7 +245,7 @@ def _deleted(case: Case) -> PodTrouble | None:
     return PodTrouble(name, text, "deleted", stage=pod.stage, retryable=True)
 
 
-def _node_trouble(case: Case) -> PodTrouble | None:
+def _node_trouble(case: PodCase) -> PodTrouble | None:
     """What is wrong with the pod's node. Only for a scheduled pod: before, the scheduler reports such troubles."""
     host, stage = case.host, case.pod.stage
     if not case.pod.host or host is None:
@@ -270,19 +260,19 @@ def _node_trouble(case: Case) -> PodTrouble | None:
     return None
 
 
-def _no_pod(case: Case) -> PodTrouble:
+def _no_pod(case: PodCase) -> PodTrouble:
     limits, event = case.limits, case.job_events.get("FailedCreate")
     if case.attempt.suspended:
         queue = case.attempt.queue
         text = f"waits for queue {queue}" if queue else "its Job is suspended: a queue holds it back"
         return PodTrouble("suspended", text, "suspended", limits.admission_seconds)
     if event and event.message:
-        text = without_pod_name(event.message)
+        text = pod_classes.without_pod_name(event.message)
         return PodTrouble(class_of(text, OF_REFUSALS), text, "refused", limits.soon_seconds, shared=NAMESPACE)
     return PodTrouble("no_pod", "its Job has made no pod", "no_pod", limits.soon_seconds, quiet=True)
 
 
-def _ended_badly(case: Case) -> PodTrouble | None:
+def _ended_badly(case: PodCase) -> PodTrouble | None:
     """What the failed container of a pod means; None if none failed, or if its runner reported the failure itself."""
     stages = case.pod.stages
     last_stage = next(reversed(stages), None)
@@ -295,7 +285,7 @@ def _ended_badly(case: Case) -> PodTrouble | None:
 
 
 def _container_end(stage: str, container: ContainerState, *, is_last: bool) -> PodTrouble | None:
-    """What the end of a container with an exit code other than 0 means."""
+    """What the end of a stage's container with an exit code other than 0 means; None if the stage's record tells it."""
     reason, code = container.reason, container.exit_code
     if reason in LOST_REASONS:
         text = one_line(container.message) or "how its container ended is unknown"
@@ -319,7 +309,7 @@ def _container_end(stage: str, container: ContainerState, *, is_last: bool) -> P
     return PodTrouble("container_failed", f"the container of {stage} {ending}", "ended", stage=stage, evidence=True)
 
 
-def _not_running(case: Case) -> PodTrouble | None:
+def _not_running(case: PodCase) -> PodTrouble | None:
     pod = case.pod
     if any(container.state == "running" for container in pod.stages.values()):
         return None
@@ -331,7 +321,7 @@ def _not_running(case: Case) -> PodTrouble | None:
     return None
 
 
-def _unscheduled(case: Case) -> PodTrouble:
+def _unscheduled(case: PodCase) -> PodTrouble:
     limit, claim_text = case.limits.patience_seconds, _claim_text(case)
     name, text = "unschedulable", ""
     if NO_CLAIM in case.pod_events:
@@ -340,7 +330,7 @@ def _unscheduled(case: Case) -> PodTrouble:
     if case.pod.unscheduled is not None:
         reason, message = case.pod.unscheduled
         node = case.named if case.named is not None and not case.named.gone else None
-        name, text = unschedulable(case.attempt.node, message, node)
+        name, text = pod_classes.unschedulable(case.attempt.node, message, node)
         text = f"{reason}: {text}"
     elif not claim_text:
         return PodTrouble(name, "no scheduler has handled its pod", "unschedulable", limit, quiet=True)
@@ -353,8 +343,8 @@ def _unscheduled(case: Case) -> PodTrouble:
     return PodTrouble(name, text, "unschedulable", limit)
 
 
-def _claim_text(case: Case) -> str:
-    """Why a claim of the pod has no volume, by the newest events about its claims; empty if none tells."""
+def _claim_text(case: PodCase) -> str:
+    """Why a PersistentVolumeClaim of the pod has no volume, by the newest events about its claims; empty if unknown."""
     reasons = []
     for claim, events in case.claim_events.items():
         event = next((events[reason] for reason in CLAIM_REASONS if reason in events), None)
@@ -366,19 +356,19 @@ def _claim_text(case: Case) -> str:
 
 
 def _claim_name(claim: str, pod: Pod) -> str:
-    """The name of a claim, without that of its pod where the cluster made it for one: so it is alike on all nodes."""
+    """The name of a claim. If the cluster created it for one pod, without the pod's name, so that all nodes agree."""
     return claim.removeprefix(f"{pod.name}-") if claim in pod.own_claims else claim
 
 
 def _with_claims(text: str, pod: Pod) -> str:
-    """The text, with the claims that the pod mounts where it names none, and without the pod's name in theirs."""
+    """A message about volumes, with the pod's claims added if it names none of them, and without the pod's name."""
     claims = [_claim_name(claim, pod) for claim in (*pod.claims, *pod.own_claims)]
     text = text.replace(f"{pod.name}-", "")
     is_named = not claims or any(f'"{claim}"' in text for claim in claims)
     return text if is_named else f"{text} (claim {', '.join(claims)})"
 
 
-def _image(case: Case, stage: str, container: ContainerState) -> PodTrouble | None:
+def _image(case: PodCase, stage: str, container: ContainerState) -> PodTrouble | None:
     reason, message, attempt, limits = container.reason, container.message, case.attempt, case.limits
     if reason in IMAGE_FINAL:
         text = f"{reason}: {message}"
@@ -394,7 +384,7 @@ def _image(case: Case, stage: str, container: ContainerState) -> PodTrouble | No
     return PodTrouble(name, text, "image", limits.patience_seconds, stage)
 
 
-def _start(case: Case, stage: str, container: ContainerState) -> PodTrouble | None:
+def _start(case: PodCase, stage: str, container: ContainerState) -> PodTrouble | None:
     if container.reason not in START_REASONS:
         return None
     text = f"{container.reason}: {container.message}"
@@ -403,29 +393,29 @@ def _start(case: Case, stage: str, container: ContainerState) -> PodTrouble | No
     return PodTrouble(name, text, "start", case.limits.soon_seconds, stage, evidence=evidence)
 
 
-def _prepare(case: Case, stage: str, _container: ContainerState) -> PodTrouble | None:
+def _prepare(case: PodCase, stage: str, _container: ContainerState) -> PodTrouble | None:
     for reason, classes in PREPARE_REASONS.items():
         if reason in case.pod_events and not (
             case.pod.prepared or case.pod.ran or pod_state.progressed(case.pod_events, {reason})
         ):
-            # Either the condition or a later event will do: older kubelets set the condition late, events may be lost.
+            # A condition or a later event shows progress: older kubelets set the condition late, events may be lost.
             text = f"{reason}: {case.pod_events[reason].message}"
             if classes == OF_VOLUMES:
-                text = _with_claims(without_pod_folder(text), case.pod)
+                text = _with_claims(pod_classes.without_pod_folder(text), case.pod)
             return PodTrouble(class_of(text, classes), text, "prepare", case.limits.patience_seconds, stage)
     return None
 
 
-def _no_progress(case: Case, stage: str, container: ContainerState) -> PodTrouble:
+def _no_progress(case: PodCase, stage: str, container: ContainerState) -> PodTrouble:
     text = "no container runs, and no cause is reported" + (f" ({container.reason})" if container.reason else "")
     return PodTrouble("not_starting", text, f"starting {stage}", case.limits.start_seconds, stage, quiet=True)
 
 
-Rule = Callable[[Case], "PodTrouble | None"]
+Rule = Callable[[PodCase], "PodTrouble | None"]
 WITHOUT_POD: Sequence[Rule] = (_deadline, _deleted, _job_failed, _no_pod)
 WITH_POD: Sequence[Rule] = (_disrupted, _node_trouble, _deadline, _deleted, _ended_badly, _not_running)
 #: Diagnoses of a container that waits to start, tried in order.
-CONTAINER_WAITS: Sequence[Callable[[Case, str, ContainerState], PodTrouble | None]] = (
+CONTAINER_WAITS: Sequence[Callable[[PodCase, str, ContainerState], PodTrouble | None]] = (
     _image,
     _start,
     _prepare,

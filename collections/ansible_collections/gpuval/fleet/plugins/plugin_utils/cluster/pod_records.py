@@ -1,11 +1,10 @@
-"""Records from what a pod left behind, when its runner could not bring them to the store; as untrusted as an upload.
-Pure.
+"""Makes records of stages whose pod ended before its runner stored them, from the pod's state and output, which are
+untrusted. Pure.
 
-A stage of a dead pod gets a ``crash`` of the controller's if its container ended by a fault that speaks about the node
-(out of memory, a signal, an exit code without a report, accelerators that its runtime could not provide), and without
-figures the state that its runner's termination report names. Eviction, disruption, deletion, a lost node, a missing
-image or place, and the deadline prove nothing: the stages stay as they are, and missing evidence makes the node
-INCOMPLETE.
+A stage of a dead pod is recorded as ``crash`` if its container ended by a fault that speaks about the node (out of
+memory, a signal, an exit code without a report, accelerators that its runtime could not provide), and as the state in
+its runner's termination report, without figures. Eviction, disruption, deletion, a lost node, a missing image, no room
+on the node, and the deadline prove nothing: stages stay as they are, and missing evidence makes the node INCOMPLETE.
 """
 
 import re
@@ -33,9 +32,9 @@ _MARKER = re.compile(r"-----(BEGIN|END) GPUVAL RECORD ([a-z][a-z0-9_]{0,31})----
 
 @dataclass(frozen=True)
 class Owed:
-    """Records for the stages that an ended pod left open. records: documents of gpuval.record/1. cut_off: stages that
-    were at work and whose end proves nothing. not_run: stages whose container never ran. Another attempt runs the last
-    two, and the stages that watch/attempts.py names."""
+    """Stages that an ended pod left open. records: documents of gpuval.record/1 to write for them. cut_off: stages that
+    were at work and whose end proves nothing. not_run: stages whose container never ran. Another attempt runs cut_off
+    and not_run, and the stages that watch/attempts.py names."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     cut_off: list[str] = field(default_factory=list)

@@ -12,6 +12,9 @@ from ..runs import plans
 #: gpuval's own pods tolerate both: it validates such nodes.
 FAILED_TAINT, READINESS_TAINT = "gpuval.io/failed", "readiness.k8s.io/gpuval-accepted"
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
+VENDORS = {resource: vendor for vendor, resource in RESOURCES.items()}
+#: Effects of taints that keep a pod away.
+KEEPING_AWAY = ("NoSchedule", "NoExecute")
 CPU = "cpu"
 REQUESTS = {"cpu": "1", "memory": "2Gi"}
 NUMBERS = {"shm_bytes": int, "run_as_user": int, "deadline_slack_seconds": float}
@@ -63,12 +66,12 @@ class PodSettings:
     deadline_slack_seconds: float = 900.0
     gang: Mapping[str, Any] = field(default_factory=dict)
     kueue: Mapping[str, Any] = field(default_factory=dict)
-    #: The Kueue LocalQueue of the Jobs of gangs, and of own stages with kueue.own_stages (gpuval_kueue_queue).
+    #: Kueue LocalQueue (gpuval_kueue_queue) for Jobs of gangs, and with kueue.own_stages for single-node Jobs, too.
     queue: str = ""
 
     @property
     def always_claims(self) -> bool:
-        """Whether pods get GPUs by DRA's claims only, whatever device plugins offer."""
+        """Whether pods request GPUs by DRA claims only, whatever device plugins offer."""
         return self.devices == "dra" and self.resource is None
 
     @property
@@ -125,7 +128,7 @@ def for_gang(settings: PodSettings) -> PodSettings:
 
 
 def resource_of(settings: PodSettings, sku: str, allocatable: Mapping[str, int] | None = None) -> str:
-    """Name of the extended resource of a node's accelerators; empty if the node has none."""
+    """The extended resource of a node's accelerators; empty if it has none. `allocatable`: {resource: count}."""
     if settings.resource is not None:
         return settings.resource
     if sku == CPU:

@@ -1,5 +1,5 @@
-"""What the objects of a cluster say: pods with their containers, nodes and events, as far as a run needs them. Texts
-are cleaned here, once; times are the cluster's, RFC 3339, only shown or compared with each other. Pure."""
+"""Parses Pod, Node and Event objects of Kubernetes, as far as a run needs them. Texts are cleaned here, once. Times are
+the cluster's, RFC 3339, only shown or compared with each other. Pure."""
 
 import json
 import re
@@ -53,8 +53,8 @@ class ContainerState:
 
 @dataclass(frozen=True)
 class PodEvent:
-    """The last event of one reason. `second`: time by the clock of the event's source, "" if unknown. `order`: number
-    in the order of arrival. `arrived_at`: monotonic seconds."""
+    """The latest Kubernetes event of one reason about one object. `second`: time by the clock of the event's source, ""
+    if unknown. `order`: number in the order of arrival. `arrived_at`: monotonic seconds."""
 
     message: str
     second: str
@@ -85,10 +85,11 @@ class Pod:
     prepared: bool = False
     #: When the request to delete the pod was first seen.
     deleted_at: str | None = None
+    #: Reason and message of the condition PodScheduled while False, and of DisruptionTarget while True; else None.
     unscheduled: tuple[str, str] | None = None
     disruption: tuple[str, str] | None = None
     stages: dict[str, ContainerState] = field(default_factory=dict)
-    #: Names of the claims that the pod mounts; those of the pod alone, which the cluster makes for it, are not shared.
+    #: Names of the PersistentVolumeClaims that the pod mounts: existing ones, and those created for this pod alone.
     claims: tuple[str, ...] = ()
     own_claims: tuple[str, ...] = ()
     gone: bool = False
@@ -124,7 +125,7 @@ class Pod:
         return self.deleted_at is not None and not self.failed_first
 
     def follow(self, before: "Pod | None") -> None:
-        """Copy what an earlier state of the pod showed: the API server changes the deletion time at the pod's removal.
+        """Copy what the earlier state `before` showed: the API server changes the deletion time at the pod's removal.
         If one update shows a failure and the deletion, their times decide which was first; the clocks may differ."""
         failed = {
             stage: container
@@ -266,7 +267,7 @@ def second_of(event: Mapping[str, Any]) -> str:
 
 
 def newest(events: Mapping[str, PodEvent], reasons: Iterable[str]) -> PodEvent | None:
-    """The latest event of these reasons; `events` are by reason."""
+    """The latest event with one of these reasons, None without one. `events`: {reason: event}."""
     latest: PodEvent | None = None
     for event in (events[reason] for reason in reasons if reason in events):
         if latest is None or event.later_than(latest):
@@ -289,7 +290,8 @@ def _earlier(moment: str, seconds: int) -> str:
 
 
 def _was_stopped(stage: str, container: ContainerState) -> bool:
-    """Whether a container ended as after a deletion: by the kubelet's signals (not `OOMKilled`), or cancelled."""
+    """Whether a container ended as pods end after a deletion: by the kubelet's signals (not `OOMKilled`), or with its
+    stage cancelled."""
     report = termination_report(stage, container)
     killed = container.signal in ("SIGTERM", "SIGKILL") and container.reason == "Error"
     return killed or (report is not None and report.state == "cancelled")
@@ -302,7 +304,7 @@ class TerminationReport:
     exit_code: int | None
     signal: str | None
     cause: RootCause | None = None
-    #: By result of the stage, as records/digests.py has them.
+    #: SHA-256 digests of the stage's objects, by key such as `records/facts` (see records/digests.py).
     digests: Mapping[str, list[str]] = field(default_factory=dict)
 
 

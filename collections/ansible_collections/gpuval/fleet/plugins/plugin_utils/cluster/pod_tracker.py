@@ -7,30 +7,16 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..records.failure_classes import row_of
-from . import names, pod_state
-from .pod_diagnosis import (
-    CLAIM,
-    CLAIM_PROVISIONED,
-    CLAIM_REASONS,
-    IMAGE_REASONS,
-    NO_CLAIM,
-    PREPARE_REASONS,
-    PULL_FAILED_REASONS,
-    Case,
-    NodeAttempt,
-    PodLimits,
-    PodTrouble,
-    diagnose,
-)
+from . import names, pod_diagnosis, pod_state
+from .pod_diagnosis import CLAIM, NodeAttempt, PodCase, PodLimits, PodTrouble, diagnose
 from .pod_state import ClusterNode, ContainerState, Pod, PodEvent
 
 MAX_EVENT_OBJECTS = 20_000
 #: Reasons of events that explain why a pod is missing or does not start, or show that it starts after all.
-EVENT_REASONS = frozenset(
-    {"FailedCreate", "FailedScheduling", NO_CLAIM, *PREPARE_REASONS, *PULL_FAILED_REASONS, *pod_state.PROGRESS_REASONS}
-)
-#: The same of claims: why they have no volume, or that they have one.
-EVENTS_OF_CLAIMS = frozenset({*CLAIM_REASONS, CLAIM_PROVISIONED})
+EVENT_REASONS = frozenset({"FailedCreate", "FailedScheduling", pod_diagnosis.NO_CLAIM, *pod_diagnosis.PREPARE_REASONS})
+EVENT_REASONS |= pod_diagnosis.PULL_FAILED_REASONS | pod_state.PROGRESS_REASONS
+#: Reasons of events about PersistentVolumeClaims: why they have no volume, or that they have one.
+EVENTS_OF_CLAIMS = frozenset({*pod_diagnosis.CLAIM_REASONS, pod_diagnosis.CLAIM_PROVISIONED})
 #: The kubelet's summary of volumes that it cannot mount, which follows the event with the cause.
 MOUNT_SUMMARY = "Unable to attach or mount volumes"
 #: Seconds within which the status and the event of a failed pull belong together: they arrive in any order.
@@ -39,9 +25,9 @@ PULL_NEWS_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class PodStatus:
-    """Status of one attempt on one node. `stage`: whose image is pulled, or whose container runs or ended the pod.
-    `started`: a container ran. `done`: no more results come, the Job may be deleted. `held`: a queue may still admit
-    the Job."""
+    """Status of one attempt on one node. `stage`: the stage whose image is pulled, or whose container runs or ended the
+    pod. `started`: a container ran. `done`: no more results come, the Job may be deleted. `held`: a queue may still
+    admit the Job."""
 
     node: str
     attempt: int
@@ -69,7 +55,7 @@ class PodTracker:
         self._events: dict[tuple[str, str], dict[str, PodEvent]] = {}
         self._arrived = 0
         self._now = 0.0
-        #: Since when the namespace refuses all pods, by failure class, or a claim has no volume: all share the limit.
+        #: By failure class or CLAIM, monotonic time since which pods share a trouble: their time limits count from it.
         self._refused_at: dict[str, float] = {}
         #: Attempts with pods that mount a claim, by name of the claim.
         self._claims: dict[str, set[tuple[str, int]]] = {}
@@ -147,7 +133,7 @@ class PodTracker:
         if view.host:
             self._hosts.setdefault(view.host, set()).add(tried.node)
             if before is None or not before.host:
-                self._refused_at.clear()  # the claims have volumes
+                self._refused_at.clear()  # the scheduler placed a pod: its claims have volumes
             self._bind(view)
         self._note_pull(tried, view)
         return [tried]
@@ -160,7 +146,8 @@ class PodTracker:
 
     def _note_pull(self, tried: NodeAttempt, pod: Pod) -> None:
         """Note a failed image pull by the pod's status: the kubelet may drop the event of a pod that has had many."""
-        words = next(((each.reason, each.message) for each in pod.stages.values() if each.reason in IMAGE_REASONS), ())
+        failed = (each for each in pod.stages.values() if each.reason in pod_diagnosis.IMAGE_REASONS)
+        words = next(((each.reason, each.message) for each in failed), ())
         before, tried.image_words = tried.image_words, words
         if not words or before is None or words == before:
             return
@@ -198,11 +185,11 @@ class PodTracker:
         self._arrived += 1
         message = "" if reason in pod_state.PROGRESS_REASONS else message
         latest = PodEvent(message, pod_state.second_of(event), self._arrived, self._now)
-        known_of = self._events.setdefault((kind, name), {})
-        if reason in known_of and message.startswith(MOUNT_SUMMARY):
-            latest = replace(latest, message=known_of[reason].message)
-        if reason not in known_of or latest.later_than(known_of[reason]):
-            known_of[reason] = latest
+        events = self._events.setdefault((kind, name), {})
+        if reason in events and message.startswith(MOUNT_SUMMARY):
+            latest = replace(latest, message=events[reason].message)
+        if reason not in events or latest.later_than(events[reason]):
+            events[reason] = latest
         owners = {self._owners[kind, name]} if (kind, name) in self._owners else set()
         if kind == "PersistentVolumeClaim":
             owners = self._claims.get(name, set())
@@ -223,22 +210,22 @@ class PodTracker:
         claims = {
             name: self._events.get(("PersistentVolumeClaim", name), {}) for name in (*pod.claims, *pod.own_claims)
         }
-        cause = diagnose(Case(tried, pod, self._host(tried), named, job_events, pod_events, self.limits, claims))
-        before, family = (each.family if each else "" for each in (tried.found, cause))
+        cause = diagnose(PodCase(tried, pod, self._host(tried), named, job_events, pod_events, self.limits, claims))
+        before, family = (each.family if each else "" for each in (tried.trouble, cause))
         if not family or family != before:
-            if family == "pull":  # the time without an image does not count during a pull
+            if family == "pull":  # a further pull has its own limit, and pauses that of the missing image
                 tried.image_seconds = now - tried.since if before == "image" else 0.0
             tried.since = now - (tried.image_seconds if (before, family) == ("pull", "image") else 0.0)
             if cause is not None and cause.shared:
                 tried.since = self._refused_at.setdefault(CLAIM if cause.shared == CLAIM else cause.name, now)
-        tried.found = cause
+        tried.trouble = cause
         if pod.ran:
             tried.before_start = None
         elif cause is not None and cause.limit is not None:
             tried.before_start = cause
 
     def _status(self, tried: NodeAttempt, now: float) -> PodStatus:
-        pod, cause, trouble = tried.pod, tried.found, None
+        pod, cause, trouble = tried.pod, tried.trouble, None
         if cause is not None:
             late = cause.limit is None or (cause.limit > 0 and now - tried.since >= cause.limit)
             if late or not cause.quiet:

@@ -9,7 +9,7 @@ from . import names
 from .kinds import Manifest
 from .pod_settings import PodSettings, PodSettingsError
 
-#: Folders in a pod: files given to it (read-only), its state between stages, and the models.
+#: Folders in a pod: its input files (read-only), its state between stages, and the models.
 GIVEN = "/opt/gpuval"
 STATE = "/var/lib/gpuval/state"
 MODELS = "/var/lib/gpuval/models"
@@ -21,7 +21,8 @@ KINDS = ("claim", "nfs", "csi", "host_path", "storage_class")
 
 
 def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Manifest]:
-    """PersistentVolume and claim for a model cache on NFS with mount options; a pod's own volume allows no options."""
+    """PersistentVolume and claim for a model cache on NFS with mount options, which an NFS volume of a pod lacks; else
+    none."""
     nfs = settings.model_cache.get("nfs")
     if not nfs or not nfs.get("mount_options"):
         return []
@@ -29,7 +30,7 @@ def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Ma
     size = str(nfs.get("size", "1Ti"))
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = names.metadata(run_id, namespace, name)
-    del volume["namespace"]  # volumes have none
+    del volume["namespace"]  # PersistentVolumes have no namespace
     volume_spec = {
         **common,
         "capacity": {"storage": size},
@@ -46,7 +47,8 @@ def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Ma
 
 
 def dataset_mounts(stage: Mapping[str, Any], models_dir: str) -> list[dict[str, Any]]:
-    """Read-only mounts of a stage's datasets from the models' volume; also over the writable mount of that volume."""
+    """Read-only mounts of a stage's datasets from the volume of models, also over that volume's writable mount.
+    `models_dir`: the plan's folder of models in the pod."""
     below = models_dir.removeprefix(MODELS).strip("/")
     folders = {name: f"{below}/{datasets.FOLDER}{name}".lstrip("/") for name in stage.get("datasets", ())}
     return [
@@ -57,7 +59,8 @@ def dataset_mounts(stage: Mapping[str, Any], models_dir: str) -> list[dict[str, 
 
 
 def volume_of(run_id: str, kind: str, source: Any, folder: str = "Directory") -> dict[str, Any]:
-    """A volume of a pod, by its kind in the settings. `folder`: the `type` of a hostPath volume."""
+    """A volume of a pod. `kind`: `empty_dir` or one of KINDS; `source`: its value in the settings. `folder`: the `type`
+    of a hostPath volume."""
     if kind == "host_path":
         return {"hostPath": {"path": source, "type": folder}}
     if kind == "csi":
@@ -97,7 +100,7 @@ def asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
 
 
 def names_by_folder(settings: PodSettings) -> dict[str, str]:
-    """The volumes of pods that are not the node's own, by their folders in the containers: names for messages."""
+    """{folder in the containers: name in messages} of volumes outside the node: claims, NFS, CSI."""
     words: dict[str, str] = {}
     for volume in [*settings.volumes, {"path": MODELS, **settings.model_cache}]:
         if "claim" in volume:
@@ -123,8 +126,8 @@ def shm_of(settings: PodSettings, stages: Iterable[Mapping[str, Any]]) -> dict[s
 def host_volumes(
     stages: Iterable[Mapping[str, Any]], settings: PodSettings
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Folders of the node that stages request: the pod's volumes, and their mounts by stage. Folders in which the
-    settings mount other volumes are left out."""
+    """For folders of the node that stages request: the pod's hostPath volumes, and the mounts by stage name. Folders
+    in which the settings mount other volumes are left out."""
     mounted = {volume["path"] for volume in settings.volumes}
     volumes: dict[str, dict[str, Any]] = {}
     mounts: dict[str, list[dict[str, Any]]] = {}

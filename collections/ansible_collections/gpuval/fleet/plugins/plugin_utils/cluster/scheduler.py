@@ -1,4 +1,4 @@
-"""Kubernetes as gpuval's steps use it: watch, probe, reach, marks, evidence, clean."""
+"""Runs gpuval's steps on Kubernetes: watch, probe, reach, marks, evidence, clean."""
 
 import shlex
 import shutil
@@ -240,7 +240,7 @@ class KubernetesScheduler(JobScheduler):
         return verdicts
 
     def _marks_of(self, report: Mapping[str, Any], nodes_by_name: Mapping[str, Any]) -> dict[str, marks.Mark]:
-        """By node, its mark, with the checks that it has yet to pass before FAIL is removed."""
+        """By node name, the verdict to write, with the checks that the node has yet to pass before FAIL is removed."""
         run, marks_by_name = report["run"], {}
         for judged in report["nodes"]:
             name = judged["name"]

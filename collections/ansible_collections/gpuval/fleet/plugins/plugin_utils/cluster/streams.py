@@ -1,7 +1,7 @@
-"""Changes of a cluster's objects, by one list and one watch for each kind.
+"""Follows changes of Kubernetes objects, by one list and one watch for each kind of object.
 
-No change is lost or reported twice when connections break: a watch resumes from the last resource version; where that
-is Gone, the kind is listed again and compared with what was reported.
+No change is lost or reported twice when connections break: a watch resumes from the last resource version. If the
+server no longer has that version, the kind is listed again and compared with the objects reported before.
 """
 
 import queue
@@ -45,18 +45,18 @@ class _Stream:
     version: str = ""
     watch: EventStream | None = None
     thread: threading.Thread | None = None
-    #: Since when the kind cannot be watched, and why. A single value, since another thread reads it.
+    #: Monotonic time since which the kind cannot be watched, and why. One tuple, since another thread reads it.
     trouble: tuple[float, str] | None = None
-    #: Number of changes reported.
+    #: Number of changes reported so far.
     changes: int = 0
     #: Whether a watch was ever opened, which shows that no RBAC rule is missing.
     followed: bool = False
-    #: Since when the answer is 401 or 403.
+    #: Monotonic time since which the server answers with HTTP 401 or 403; None if it does not.
     refused_at: float | None = None
 
 
 class Streams:
-    """Follows objects by list and watch until ``stop``. `kinds`: (kind, label selector[, field selector]) of each."""
+    """Follows Kubernetes objects until ``stop``. `kinds`: (kind, label selector[, field selector]) to watch."""
 
     def __init__(self, cluster: Cluster, kinds: Iterable[Sequence[str]]) -> None:
         self._cluster = cluster
@@ -96,7 +96,7 @@ class Streams:
             return changes
 
     def trouble(self) -> dict[str, tuple[float, str]]:
-        """Kinds that cannot be watched now, with the seconds since then and the reason."""
+        """Kinds that cannot be watched now: {kind: (seconds for which this lasts, reason)}."""
         now, troubles = time.monotonic(), {stream.kind: stream.trouble for stream in self._streams}
         return {kind: (now - trouble[0], trouble[1]) for kind, trouble in troubles.items() if trouble}
 
@@ -112,10 +112,10 @@ class Streams:
             if stream.thread:
                 stream.thread.join(max(0.0, ends - time.monotonic()))
 
-    # In the thread of a stream
+    # Methods below run in the thread of a stream.
 
     def _follow(self, stream: _Stream) -> None:
-        failures = 0  # in a row, without any change
+        failures = 0  # consecutive, without any change between them
         while not self._stopped.is_set():
             began, before = time.monotonic(), stream.changes
             try:
@@ -153,7 +153,7 @@ class Streams:
     def _list(self, stream: _Stream) -> None:
         items, version = self._cluster.list(stream.kind, stream.selector, fields=stream.fields)
         listed = {item["metadata"]["uid"]: item for item in items}
-        # First what vanished: a new object may have the name of an old one.
+        # Report objects that are gone first: a new object may have the name of an old one.
         for uid in [uid for uid in stream.known if uid not in listed]:
             self._queue.put((stream.kind, "DELETED", stream.known.pop(uid)))
         for item in items:

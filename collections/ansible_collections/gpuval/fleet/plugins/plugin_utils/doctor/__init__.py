@@ -1,2 +1,2 @@
-"""`make doctor`: what controller and inventory need before anything starts. `controller` imports nothing but Ansible,
-so that it can name what is missing; `services` is imported once all is there."""
+"""`make doctor`: checks what controller and inventory need before a run. `controller` imports nothing but Ansible, so
+that it can name missing packages; `services` is imported once none is missing."""

@@ -129,7 +129,8 @@ def configuration(value_of: Callable[[str], Any], path: str | None) -> DoctorRow
 
 
 def ssh(find: Callable[[str], str | None], hosts: int) -> DoctorRow:
-    """Check for the ssh client, if the inventory has hosts over SSH. ``hosts``: their number."""
+    """Check for the ssh client, if the inventory has hosts over SSH. ``find``: as `shutil.which`; ``hosts``: number of
+    hosts over SSH."""
     if not hosts:
         return DoctorRow("ssh", OK, "no host of the inventory needs it")
     if path := find("ssh"):

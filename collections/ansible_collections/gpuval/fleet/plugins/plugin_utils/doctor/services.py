@@ -1,4 +1,4 @@
-"""What the controller needs beyond itself: rclone, the store, schedulers. Each check is that of a run."""
+"""Checks of `make doctor` beyond the controller's packages: rclone, store, disk, schedulers, each as a run makes it."""
 
 import os
 import subprocess
@@ -73,7 +73,8 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
 def models(
     options: Mapping[str, Any], stages: Sequence[str], declared: Mapping[str, Any], over_ssh: int, hosts: int
 ) -> list[DoctorRow]:
-    """A row if hosts over SSH cannot load the models and datasets that their stages need; none if they can."""
+    """A row if hosts over SSH cannot load the models and datasets that their stages need; none if they can. ``hosts``:
+    number of all hosts, of which ``over_ssh`` are over SSH."""
     if not plans.loads(plans.with_datasets(stages, (), declared)) or open_store(options).reachable_from_nodes("ssh"):
         return []
     state, nodes = (FAILED, "the nodes") if over_ssh == hosts else (WARNING, f"{over_ssh} of {hosts} nodes")

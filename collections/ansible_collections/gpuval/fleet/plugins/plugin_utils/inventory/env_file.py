@@ -14,7 +14,7 @@ from ..core.text import nearest_spelling
 
 #: Keys of one credential: all from the environment, or all from the file.
 CREDENTIAL = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-#: All that is read. The defaults of the roles say which setting each sets, as `gpuval_env.KEY`.
+#: Keys that are read from `.env`. Defaults of the roles use them as `gpuval_env.KEY`.
 KEYS = {*CREDENTIAL, "AWS_ENDPOINT_URL", "AWS_REGION", "BUCKET", "DO_TOKEN", "FOLDER", "HF_TOKEN", "MODEL"}
 KEYS |= {"MODEL_FOLDER", "NODE_NAME", "GPUVAL_S3_READ_ACCESS_KEY", "GPUVAL_S3_READ_SECRET_KEY"}
 _STATEMENT = re.compile(
@@ -31,7 +31,8 @@ _ESCAPES = {"single": re.compile(r"\\[\\']"), "double": re.compile(r"\\[\\'\"abf
 
 @dataclass
 class EnvSettings:
-    """Values and places (file and line, or environment) by key, problems, and remarks. No message has a value."""
+    """Settings of `.env` files and environment: by key, values and places (file and line, or environment). Problems and
+    remarks are messages, which never contain a value."""
 
     values: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
@@ -39,7 +40,8 @@ class EnvSettings:
     remarks: list[str] = field(default_factory=list)
 
     def places_of(self, defaults: Mapping[str, Any]) -> dict[str, str]:
-        """By setting whose default reads a key of `.env`: the place (file and line) that sets this key."""
+        """For each setting whose default reads a key of `.env`: file and line that set this key. `defaults`: of roles,
+        {setting: template}."""
         matches = {name: re.search(r"gpuval_env\.(\w+)", str(default)) for name, default in defaults.items()}
         return {name: self.places[match[1]] for name, match in matches.items() if match and match[1] in self.values}
 
@@ -47,7 +49,7 @@ class EnvSettings:
 def read(sources: Iterable[str]) -> EnvSettings:
     """The settings in `.env` in or beside each source of an inventory, or in the file that GPUVAL_ENV_FILE names. The
     environment wins over a file, and a later file over an earlier one. Raises GpuvalError."""
-    paths = [Path(source) for source in sources if "," not in source]  # with one it is a list of hosts
+    paths = [Path(source) for source in sources if "," not in source]  # with a comma, a source is a list of hosts
     files = dict.fromkeys((path if path.is_dir() else path.parent) / ".env" for path in paths)
     chosen = os.environ.get("GPUVAL_ENV_FILE")
     env = EnvSettings()

@@ -1,4 +1,4 @@
-"""Lists of nodes as plain text or CSV, and their nodes beside those that a cluster knows. Pure."""
+"""Parses lists of nodes, plain text or CSV, and makes inventory hosts of listed nodes and a cluster's nodes. Pure."""
 
 import fnmatch
 import re
@@ -25,7 +25,7 @@ MAX_NODES = 100_000
 
 @dataclass(frozen=True)
 class ListedNode:
-    """A node of a node list; without `line`, a node that only the cluster has."""
+    """A node of a node list, or, with `line` 0, a node that only the cluster has."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -183,7 +183,8 @@ def _check_unique(nodes: list[ListedNode], source: str) -> None:
 
 @dataclass(frozen=True)
 class InventoryFleet:
-    """The hosts of an inventory. `group_variables`: by group; every `group_vars` file overrides them."""
+    """The hosts of an inventory. `group_variables`: by group; every `group_vars` file overrides them. `missing`: listed
+    nodes that the cluster lacks."""
 
     hosts: tuple[ListedNode, ...]
     group_variables: dict[str, dict[str, Any]]
@@ -217,9 +218,10 @@ def sku_name(model: str) -> str:
 
 
 class ClusterHosts(ABC):
-    """How the nodes of a cluster become hosts. `rules`: those of SKUs (see `sku_by_rules`)."""
+    """How the nodes of a cluster become inventory hosts. `rules`: the SKU rules of the inventory (see
+    `sku_by_rules`)."""
 
-    #: The cluster in messages; the host variable with a node's description; variables of all hosts.
+    #: Name of the cluster in messages; host variable with a node's description; variables of all hosts.
     TITLE: ClassVar[str]
     VARIABLE: ClassVar[str]
     PLACED: ClassVar[Mapping[str, str]]

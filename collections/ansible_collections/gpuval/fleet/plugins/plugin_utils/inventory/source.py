@@ -1,4 +1,4 @@
-"""What the collection's inventory plugins share."""
+"""Base classes of the collection's inventory plugins, and checks of inventories before Ansible parses them."""
 
 import os
 import re
@@ -86,19 +86,20 @@ class NamedSource(BaseInventoryPlugin):
 class ClusterSource(NamedSource):
     """Base of inventory plugins for a cluster: its nodes, compared with a list of expected nodes."""
 
-    #: What rules of the option `skus` have, what to change where they choose no node, and which nodes `others` takes.
+    #: Words for messages: keys of rules in the option `skus`, how nodes are chosen, which nodes `others` adds.
     sku_keys = chosen_by = others_are = ""
 
     def hosts(self, rules: Mapping[str, Mapping[str, str]]) -> ClusterHosts:
-        """How nodes become hosts; `rules`: those of SKUs."""
+        """How nodes become inventory hosts. `rules`: SKU rules of the option `skus`."""
         raise NotImplementedError
 
     def find(self, base: Path, expected: Collection[str]) -> tuple[list[dict[str, Any]], set[str]]:
-        """Descriptions of the chosen and the expected nodes, and the names of the former. Raises GpuvalError."""
+        """Descriptions of the nodes that the options choose and of the `expected` ones, and the names of the chosen.
+        `base`: the inventory's folder. Raises GpuvalError."""
         raise NotImplementedError
 
     def settings(self, base: Path) -> dict[str, Any]:
-        """Variables of all hosts; those that are empty are not set."""
+        """Variables of all hosts; empty ones are not set. `base`: the inventory's folder."""
         raise NotImplementedError
 
     def read(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""What is to be created, what it costs, and what may be deleted, of settings and answers of the API. Pure."""
+"""What to create at DigitalOcean, what it costs, and what may be deleted, by settings and answers of the API. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -103,7 +103,8 @@ def ordered_pools(settings: Sequence[Mapping[str, Any]], tag: str) -> tuple[Node
 
 
 def cost_line(pools: Iterable[NodePool], sizes: Mapping[str, Mapping[str, Any]], region: str) -> str:
-    """The cost of the pools, in all and of each. Raises ProvisionError for a size that the region lacks."""
+    """A line with the cost of the pools, in all and of each. ``sizes``: the API's sizes by slug. Raises ProvisionError
+    for a size that the region lacks."""
     total, lines = Decimal(0), []
     for pool in pools:
         size = sizes.get(pool.size)

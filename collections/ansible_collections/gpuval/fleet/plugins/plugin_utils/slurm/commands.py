@@ -1,4 +1,4 @@
-"""Slurm's own commands, on the controller: each with a time limit, and again where slurmctld did not answer."""
+"""Runs Slurm's commands on the controller, each with a time limit, and again if slurmctld did not answer."""
 
 import os
 import re
@@ -69,7 +69,7 @@ class Slurm:
         return nodes.from_text(self.run("scontrol", "show", "node", "-o"))
 
     def cluster_name(self) -> str:
-        """What tells this cluster from others, whichever slurm.conf leads to it. Raises SlurmError."""
+        """The ClusterName, which identifies the cluster whichever slurm.conf leads to it. Raises SlurmError."""
         match = re.search(r"^ClusterName\s*=\s*(\S+)", self.run("scontrol", "show", "config"), re.MULTILINE)
         if match is None:
             raise SlurmError("scontrol show config: no ClusterName")
@@ -115,8 +115,5 @@ def _called(command: Sequence[str], data: bytes, seconds: float) -> tuple[int, s
         env={**{name: value for name, value in os.environ.items() if not _HABITS.match(name)}, **_ENVIRONMENT},
         check=False,
     )
-    return (
-        process.returncode,
-        process.stdout[:MAX_OUTPUT_CHARACTERS].decode(errors="replace"),
-        process.stderr.decode(errors="replace"),
-    )
+    output, errors = process.stdout[:MAX_OUTPUT_CHARACTERS], process.stderr
+    return process.returncode, output.decode(errors="replace"), errors.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Verdicts as drains of Slurm: which nodes a run drains and which it resumes. A drain for another reason than
+"""Applies verdicts in Slurm: decides which nodes a run drains and which it resumes. A drain for another reason than
 ``gpuval:RUN:CLASS`` is left alone. The folder of run RUN says which stages the node must still pass before it is
 resumed; if that folder is gone, the node must pass a whole run."""
 
@@ -69,7 +69,8 @@ def decide(
     incomplete: bool = False,
 ) -> Drain:
     """Decide whether the run's verdict drains or resumes a node. ``judged``: the node in the report; ``open_before``:
-    checks it had to pass until now; ``incomplete``: drain for INCOMPLETE too if the node itself is implicated."""
+    checks it had to pass until now, None if unknown; ``incomplete``: drain for INCOMPLETE too if the node itself is
+    implicated."""
     verdict = judged["verdict"]
     drains = verdict == FAIL or (incomplete and verdict != PASS and failed_checks.is_about(judged))
     if node.is_away and not node.run_id:
@@ -106,20 +107,18 @@ def mark(
         if name not in node_by_name:
             verdicts.missing.append(judged["name"])
             continue
-        earlier = open_of(results, node_by_name[name].run_id)
-        if node_by_name[name].run_id and earlier["finished_at"] > (run["finished_at"] or ""):
+        node = node_by_name[name]
+        earlier = open_of(results, node.run_id)
+        if node.run_id and earlier["finished_at"] > (run["finished_at"] or ""):
             continue  # a later run drained it
-        drain = decide(node_by_name[name], judged, run, earlier["nodes"].get(name), incomplete=incomplete)
+        drain = decide(node, judged, run, earlier["nodes"].get(name), incomplete=incomplete)
         if drain.state == FOREIGN:
             verdicts.foreign.append(f"{name} ({one_line(drain.reason, 80) or 'no reason'})")
         elif drain.state == KEEP and judged["verdict"] != FAIL:
             verdicts.still[name] = drain.open
         elif drain.state in (DRAIN, RESUME):
             drain_by_name[name] = drain
-            verdicts.changes[name] = (
-                node_by_name[name].text,
-                f"{drain.state} {drain.reason if drain.state == DRAIN else ''}\n",
-            )
+            verdicts.changes[name] = (node.text, f"{drain.state} {drain.reason if drain.state == DRAIN else ''}\n")
         if drain.state in (DRAIN, KEEP):
             opened.setdefault(drain.reason.split(":")[1], {})[name] = drain.open
     if not trial:

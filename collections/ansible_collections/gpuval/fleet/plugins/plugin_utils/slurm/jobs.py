@@ -1,4 +1,4 @@
-"""Jobs of gpuval as squeue shows them, and what the state of each means for its node. Pure."""
+"""gpuval's Slurm jobs as squeue shows them, and what the state of each job means for its node. Pure."""
 
 import json
 import re
@@ -44,7 +44,8 @@ _OVER_LIMIT = re.compile(r"(?:Assoc|QOS)\w+PerJob(?:Limit)?|Partition(?:Time|Nod
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job: one attempt on one node, or on a gang with the leader `node`. `note`: of the job's comment, untrusted."""
+    """A Slurm job: one attempt on one node, or on a gang with the leader `node`. `note`: what the node wrote into the
+    job's comment, untrusted."""
 
     id: int
     state: str
@@ -81,7 +82,7 @@ class SlurmJob:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """Why a job ended without all records, or was refused by its node."""
+    """Why a Slurm job ended without all records, or was refused by its node. `name`: the failure class."""
 
     name: str
     message: str
@@ -126,7 +127,7 @@ def parse(text: str) -> dict[int, SlurmJob]:
 
 
 def of_run(jobs: Mapping[int, SlurmJob], run_id: str) -> dict[tuple[str, int], SlurmJob]:
-    """A run's jobs by node and attempt; of several the newest."""
+    """A run's jobs by (node, attempt); of several jobs of an attempt, the newest."""
     return {(job.node, job.attempt): job for _id, job in sorted(jobs.items()) if job.run_id == run_id}
 
 

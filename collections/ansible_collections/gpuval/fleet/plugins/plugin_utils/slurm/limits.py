@@ -1,4 +1,4 @@
-"""The longest time that Slurm gives a job where it is submitted: by its partition, its QOS and its reservation."""
+"""The time limit that Slurm sets for a job, by its partition, its QOS and its reservation."""
 
 import functools
 import math
@@ -48,14 +48,16 @@ def wall_limit(slurm: Slurm, settings: JobSettings) -> WallLimit:
 
 
 def chosen_option(settings: JobSettings, name: str) -> str:
-    """The value of an sbatch option: the last in the arguments, else the setting, else sbatch's own variable."""
-    listed = [one.partition("=")[2] for one in settings.arguments if one.startswith(f"--{name}=")]
+    """The value of the sbatch option `name`: the last in gpuval_slurm_arguments, else of the setting, else of sbatch's
+    own environment variable."""
+    listed = [word.partition("=")[2] for word in settings.arguments if word.startswith(f"--{name}=")]
     return [getattr(settings, name) or os.environ.get(f"SBATCH_{name.upper()}", ""), *listed][-1]
 
 
 def _of_partition(partition: Mapping[str, str], qos: str, walls: Mapping[str, tuple[str, str]]) -> WallLimit:
-    """The time limit of a job in a partition. The partition's QOS comes before the job's QOS, unless the latter has
-    OverPartQOS; a job's QOS may exempt the job. Unknown is which QOS a job has by default, or out of several."""
+    """The time limit of a job in a partition. `qos`: the job's, if it is named; `walls`: {QOS: (MaxWall, flags)}. The
+    partition's QOS comes before the job's, unless that has OverPartQOS. A QOS may exempt jobs from the partition's
+    limit; which QOS a job gets by default is unknown."""
     flags = walls.get(qos, ("", ""))[1]
     holds = qos in walls or not (qos or any(_EXEMPTIONS.search(others) for _wall, others in walls.values()))
     names = (partition.get("QoS", ""), qos)[:: -1 if "OverPartQOS" in flags else 1]

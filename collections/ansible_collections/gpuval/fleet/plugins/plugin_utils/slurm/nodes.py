@@ -1,4 +1,4 @@
-"""What Slurm says of its nodes: descriptions, whether a job can be placed on one, hosts of an inventory. Pure."""
+"""Slurm's nodes: their descriptions, whether a job can be placed on them, inventory hosts made of them. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -41,11 +41,9 @@ def from_text(text: str) -> list[dict[str, Any]]:
             key: one_line("" if text in (None, "(null)", "N/A") else text, _MESSAGE_CHARACTERS)
             for key, text in texts.items()
         }
-        description |= {
-            "partitions": _words(values.get("Partitions")),
-            "features": _words(values.get("ActiveFeatures")),
-        }
-        descriptions.append({**description, "state": list(dict.fromkeys(filter(None, [*words, *marks])))})
+        lists = {"partitions": _words(values.get("Partitions")), "features": _words(values.get("ActiveFeatures"))}
+        lists["state"] = list(dict.fromkeys(filter(None, [*words, *marks])))
+        descriptions.append({**description, **lists})
     return descriptions
 
 
@@ -62,7 +60,7 @@ def _words(value: str | None) -> list[str]:
 
 
 def gpus(description: Mapping[str, Any]) -> tuple[str, int]:
-    """Type and number of a node's GPUs by its gres; of several types the most frequent, empty without GPUs."""
+    """Type and number of a node's GPUs by its gres; of several types the most frequent; ("", 0) without GPUs."""
     counts: dict[str, int] = {}
     for match in _GRES.finditer(description["gres"]):
         counts[match[1] or ""] = counts.get(match[1] or "", 0) + int(match[2])
@@ -79,9 +77,8 @@ def finding(name: str, description: Mapping[str, Any] | None, *, reservation: st
     author = "".join(filter(None, [f" by {by}" if by else "", f" since {at}" if at else ""]))
     reason = f"{states_text}{author}: {description['reason'] or 'Slurm gives no reason'}"
     if "EXTERNAL" in states:
-        return class_finding(
-            name, "slurm_node_missing", f"{states_text}: Slurm runs no slurmd on it, and no job of this kind"
-        )
+        text = f"{states_text}: Slurm runs no slurmd on it, and no job of this kind"
+        return class_finding(name, "slurm_node_missing", text)
     if not states or any(state in DOWN for state in states):
         return class_finding(name, "slurm_node_down", reason)
     if any(state in DRAINED for state in states):
@@ -92,7 +89,8 @@ def finding(name: str, description: Mapping[str, Any] | None, *, reservation: st
 
 
 class SlurmHosts(ClusterHosts):
-    """How nodes of Slurm become hosts. Keys of rules are `gres`, `type` (of GPUs), `partition` and `feature`."""
+    """How Slurm's nodes become inventory hosts. SKU rules have the keys `gres`, `type` (of GPUs), `partition` and
+    `feature`."""
 
     TITLE = "Slurm"
     VARIABLE = "slurm_node"

@@ -1,4 +1,5 @@
-"""The placement on a Slurm cluster: a job for each node or gang, in its turn; one poll of squeue for all of them."""
+"""Runs the nodes' plans on a Slurm cluster: submits a job for each node or gang in its turn, and polls squeue for all
+jobs at once."""
 
 import time
 from collections import deque
@@ -67,10 +68,10 @@ class SlurmPlacement(JobPlacement):
         self._nodes: dict[str, dict[str, Any]] = {}
         #: By leader and attempt, why a gang has no job, for the launches of its other members.
         self._refused: dict[tuple[str, int], GpuvalError] = {}
-        #: The digests that each ended job left: Slurm forgets jobs after some minutes.
+        #: By (node, attempt), the digests that its ended job stated: Slurm forgets jobs after some minutes.
         self._stated: dict[tuple[str, int], dict[str, list[str]]] = {}
         self._polled_at = self._listed_at = float("-inf")
-        #: By node, the limit that keeps its job from being submitted; then the time of the next try.
+        #: By node, the limit that keeps its job from being submitted; then the monotonic time of the next try.
         self._full: dict[str, str] = {}
         self._full_until = float("-inf")
         self._away = ""
@@ -99,15 +100,15 @@ class SlurmPlacement(JobPlacement):
         self._launches.append((view, attempt, time.monotonic() + seconds))
 
     def _key(self, view: NodeView) -> tuple[str, int]:
-        """Key of the job of a node's current attempt: the gang's leader or the node itself, and the attempt."""
+        """Key of the Slurm job that runs a node's current attempt: (the gang's leader or the node itself, attempt)."""
         return self._members(view.name)[0], view.attempt
 
     def _members(self, name: str) -> list[str]:
         return members_of(self._run, name)
 
     def _launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> LaunchEnd:
-        """Submit the node's job, unless an earlier controller or another member of its gang has done so. Raises
-        SlurmError while slurmctld is away, and while the user's limit of jobs is reached."""
+        """Submit the node's job, unless an earlier controller or another member of its gang has done so. `seconds`:
+        left of the run. Raises SlurmError while slurmctld is away, and while the user's limit of jobs is reached."""
         before = self._folder.read_launch(view.name)
         launch = {**attempt.launch(view.name, before), "machine": view.name}  # Slurm's name of the node
         try:
@@ -189,7 +190,7 @@ class SlurmPlacement(JobPlacement):
         return WallLimit()
 
     def _parameters(self, view: NodeView, launch: dict[str, Any], order: JobOrder, seconds: float) -> dict[str, Any]:
-        """The parameters that the job passes to gpuval's program on the node."""
+        """The parameters that the job passes to gpuval's program on the node. `seconds`: time limit of the job."""
         name, number, plan = view.name, launch["attempt"], order.plan
         documents = self._store.given(name, [stage["name"] for stage in plan["stages"]], seconds)
         documents["folders"] = self._store.sizes(launch_inputs.folders(plan))
@@ -217,7 +218,7 @@ class SlurmPlacement(JobPlacement):
             return order
         return replace(order, plan=self._folder.read_plan(name))
 
-    # -- what becomes of them
+    # -- states and ends of jobs
 
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
         """Report whether the node's job is there: a node under Slurm sends its results to the store only."""
@@ -278,7 +279,7 @@ class SlurmPlacement(JobPlacement):
         self._away, self._polled_at = str(error), time.monotonic()
 
     def _news(self, view: NodeView, now: float) -> NodeNews | None:
-        """What is new of a node whose job was submitted; None if nothing is new."""
+        """What is new about a node whose job was submitted; None if nothing is new. `now`: monotonic seconds."""
         launch, key = view.launch, self._key(view)
         ended = view.attempt_ended or view.not_measured_again
         if launch.get("state") not in LAUNCHED or view.busy or ended or self._away:
@@ -301,7 +302,7 @@ class SlurmPlacement(JobPlacement):
                 self._ends[key] = JobEnd.of("slurm_preempted", f"job {job.id} was suspended, and cancelled", job.node)
             return None
         if ENDED.get(job.state) == "slurm_node_failed" and view.complete and key not in self._ends:
-            # note an outage, which ends with the next call
+            # record an outage of the complete node; the next call of `noted` ends it
             self._ends[key] = end_of(job, None)
             self._outages.noted(view.name, launch, self._ends[key].message, now)
         if not job.ended or view.complete:
@@ -366,11 +367,8 @@ class SlurmPlacement(JobPlacement):
         attempt = view.attempt
         end = self._ends.get(self._key(view))
         open_stages = [stage for stage in view.stages if view.state(stage) not in FINAL_STATES]
-        if (
-            not (open_stages and end and end.retryable)
-            or attempt >= self.MAX_ATTEMPTS
-            or len(self._members(view.name)) > 1
-        ):
+        may_repeat = attempt < self.MAX_ATTEMPTS and len(self._members(view.name)) == 1
+        if not (open_stages and end and end.retryable and may_repeat):
             return None
         try:
             self._list_nodes()
@@ -405,7 +403,7 @@ class SlurmPlacement(JobPlacement):
         stated: dict[str, list[str]] = {}
         for attempt in range(1, view.attempt + 1):
             of_attempt = self._stated.get((view.name, attempt))
-            stated = {**stated, **of_attempt} if of_attempt else {}  # a job that broke off has changed results
+            stated = {**stated, **of_attempt} if of_attempt else {}  # a job that broke off may have changed any result
         return stated
 
     def _follow(self, seconds: float) -> None:
@@ -413,7 +411,7 @@ class SlurmPlacement(JobPlacement):
         self._poll(time.monotonic())
 
     def finish(self) -> None:
-        """Keep the digests that jobs left, cancel jobs without a controller, and write why nodes had no running job."""
+        """Keep the digests that jobs stated, cancel jobs that no controller awaits, write why nodes had no job."""
         self._poll(time.monotonic())
         self._keep_digests("slurm", self._is_ending, self._follow)
         complete = {view.name for view in self._views.values() if view.complete}

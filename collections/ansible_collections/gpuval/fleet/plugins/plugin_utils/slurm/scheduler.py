@@ -1,4 +1,4 @@
-"""Slurm as gpuval's steps use it: watch, probe, reach, marks, clean."""
+"""Runs gpuval's steps on Slurm: watch, probe, reach, marks, clean."""
 
 import functools
 import shutil
@@ -126,9 +126,7 @@ class SlurmScheduler(JobScheduler):
                 time.sleep(CLEAN_POLL_SECONDS)
         self._mark_cleaned(remaining)
         shown = some_of(f"{job.id} ({job.node})" for job in (remaining or jobs).values())
-        message = f"Slurm: {'would cancel' if trial else 'cancelled'} {len(jobs)} job(s)" + (
-            f": {shown}" if jobs else ""
-        )
+        message = f"Slurm: {'would cancel' if trial else 'cancelled'} {len(jobs)} job(s){f': {shown}' if jobs else ''}"
         if remaining:
             message = (
                 f"Slurm: {len(remaining)} job(s) have not ended: {shown}: scancel them, and see slurmd on their nodes"

@@ -1,5 +1,5 @@
-"""The batch script of a node: a shell that finds a Python, and behind it runner, workloads and plan. That of a gang
-starts the same shell on each member by `srun`, which gives it the script over its standard input. Pure."""
+"""Batch scripts of Slurm jobs: a shell script that finds a Python, and behind it runner, workloads and plan. A gang's
+job starts this shell script on each member by `srun`, which passes all of it on standard input. Pure."""
 
 import base64
 import math
@@ -79,7 +79,7 @@ class JobSettings:
         """The settings in a node's variables. Raises SettingError."""
         texts = {name: str(values[f"gpuval_slurm_{name}"] or "") for name in _CHOICES}
         arguments = values["gpuval_slurm_arguments"] or []
-        if isinstance(arguments, str) or not all(str(one).startswith("--") for one in arguments):
+        if isinstance(arguments, str) or not all(str(word).startswith("--") for word in arguments):
             raise SettingError("gpuval_slurm_arguments is a list of options of sbatch: write [--option=value]")
         arguments = tuple(map(str, arguments))
         refused = [option for option in (argument.partition("=")[0] for argument in arguments) if option in OWN]
@@ -98,9 +98,9 @@ def arguments(
     *,
     idle: bool = False,
 ) -> list[str]:
-    """Options of sbatch. `nodes`: several for a gang, leader first. `seconds`: left of the run; it becomes the job's
-    time limit, unless Slurm's own limit `wall` (seconds) is less. `idle`: all other jobs start first. Slurm removes a
-    job that has not begun by the end of the run, also without a controller."""
+    """Options of sbatch for a job. `nodes`: several for a gang, leader first. `seconds`: left of the run, which become
+    the job's time limit, unless Slurm's own limit `wall` (seconds) is less. `idle`: all other jobs start first. Slurm
+    removes a job that has not begun by the end of the run, also without a controller."""
     minutes = max(1, int(-(-seconds // 60) if wall >= seconds else wall // 60))
     chosen = {name: getattr(settings, name) for name in _CHOICES}
     return [
@@ -154,7 +154,8 @@ def batch(parameters: Mapping[str, Any], runner: bytes, workloads: bytes, commen
 
 
 def _template(name: str, values: Mapping[str, str]) -> str:
-    """The shell script NAME.sh, filled in, which finds Slurm's commands in PATH, else where this machine has them."""
+    """The shell script NAME.sh with `values` in place of @WORD@. It finds Slurm's commands in PATH, else in the folder
+    where this machine has them."""
     shell = "#!/bin/sh\n" + Path(__file__).with_name(f"{name}.sh").read_text(encoding="utf-8")
     srun = shutil.which("srun")
     for word, value in {"SLURM": shlex.quote(f":{Path(srun).parent}") if srun else "", **values}.items():

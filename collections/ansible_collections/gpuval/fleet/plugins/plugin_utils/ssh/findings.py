@@ -1,4 +1,4 @@
-"""The result of probing a node: trust in its host key, the meaning of errors, and the summary. Reads key files only."""
+"""The result of probing a node: trust in its host key, the meaning of errors, the summary. Reads no file but keys."""
 
 import errno
 import os
@@ -22,12 +22,7 @@ REACHABLE = "reachable"
 #: States of findings in the order of the summary; all other states come last.
 STATES = (
     *(REACHABLE, "wrong_host_key", "unknown_host_key", "login_denied", "booting", "unknown_name", "refused"),
-    "no_route",
-    "timeout",
-    "hung",
-    "no_ssh",
-    "jump_host",
-    "ssh_error",
+    *("no_route", "timeout", "hung", "no_ssh", "jump_host", "ssh_error"),
 )
 MESSAGE_CHARACTERS = 500
 #: How many nodes, or new keys, a summary names before it counts the rest.

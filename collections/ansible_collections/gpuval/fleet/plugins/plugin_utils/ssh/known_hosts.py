@@ -1,4 +1,4 @@
-"""Host keys: reading known_hosts files as OpenSSH does, and the pins of an inventory."""
+"""SSH host keys: reads known_hosts files as OpenSSH does, and keeps the pinned host keys of an inventory."""
 
 import base64
 import binascii
@@ -19,7 +19,7 @@ from ..core.errors import GpuvalError, reason_of
 CA, REVOKED = "@cert-authority", "@revoked"
 DEFAULT_PORT = 22
 LOCK_SECONDS = 15
-#: Generic names of inventory files; their folder's name is used instead.
+#: Generic names of inventory files: an inventory with such a name is called after its folder.
 PLAIN_NAMES = frozenset({"hosts", "hosts.yml", "hosts.yaml", "hosts.ini", "hosts.json", "nodes.yml", "inventory.yml"})
 
 
@@ -148,7 +148,7 @@ def lookup(entries: Iterable[KnownHostsEntry], host: str, port: int, alias: str 
 
 
 def inventory_name(sources: Iterable[str], project: Path) -> str:
-    """The file name for the pins of an inventory: stable from run to run, and different for each inventory."""
+    """The name of an inventory's file of pinned host keys: stable from run to run, different for each inventory."""
     names = (_source_name(source, project) for source in sources)
     name = re.sub(r"[^A-Za-z0-9._+-]+", "_", "+".join(names)).strip("._") or "inventory"
     if len(name) > 100:
@@ -192,7 +192,7 @@ class Pins:
                 self.path.chmod(0o600)
 
     def add(self, new: Iterable[tuple[str, str, HostKey]], replaced: Iterable[str] = ()) -> int:
-        """Add lines (name, marker, key), and remove other lines of the names `replaced`. Returns the number added."""
+        """Pin host keys (name, marker, key); remove other keys of the names `replaced`. Returns how many are new."""
         lines = dict.fromkeys(" ".join(filter(None, (marker, name, str(key)))) for name, marker, key in new)
         gone = set(replaced)
         with self._locked():
@@ -216,7 +216,8 @@ class Pins:
 
 
 def pin_file(state_dir: Path, sources: Iterable[str]) -> Path:
-    """Path of the pinned host keys of an inventory, whose `sources` are relative to the state folder's parent."""
+    """Path of the pinned host keys of an inventory, which is named after its `sources` below the state folder's
+    parent."""
     return state_dir / "known_hosts" / inventory_name(sources, state_dir.parent)
 
 
@@ -226,7 +227,7 @@ def kex_file(pins: Path) -> Path:
 
 
 def ssh_arguments(pins: Path, own: str) -> str:
-    """ssh_args of a connection: host key options, then the operator's `own`, since the first value of an option counts.
+    """ssh_args of a connection: host key options, then the operator's (`own`), since ssh uses an option's first value.
 
     Before the first probe there are no pins, and ssh uses the operator's known_hosts. ssh always checks host keys.
     """

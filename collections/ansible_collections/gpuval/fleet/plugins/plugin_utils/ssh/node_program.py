@@ -1,7 +1,7 @@
-"""A program for a node over the standard input of its Python, and its answer: a module's work at a part of its cost.
+"""Runs a program on a node over the standard input of its Python, and reads its answer, cheaper than an Ansible module.
 
-A module of Ansible unpacks itself and Ansible's libraries on the node at every call, and its interpreter is searched
-for in a session of its own. Here one session finds the interpreter and carries the runner, which then runs in memory.
+An Ansible module unpacks itself and Ansible's libraries on the node at every call, and needs a session of its own to
+find an interpreter. Here one session finds the interpreter and carries the runner, which then runs in memory.
 """
 
 import base64
@@ -15,7 +15,7 @@ from ...module_utils.node_launch import ANSWER, OLDEST_PYTHON
 
 OLDEST = ".".join(map(str, OLDEST_PYTHON))
 OUTPUT_CHARACTERS = 800
-#: Maximum characters of a program's answer, which has some hundred; a login's greeting has some thousand.
+#: Maximum characters of a program's output: its answer has some hundred, a greeting at login some thousand.
 MAX_ANSWER_CHARACTERS = 1 << 20
 NOT_FOUND = 127
 
@@ -72,7 +72,8 @@ def data(parameters: Mapping[str, Any], runner: bytes, workloads: bytes) -> byte
 
 
 def answer(code: int, output: str, errors: str, interpreter: str = "") -> dict[str, Any]:
-    """The result of the program in the form of a module's result; ``failed`` with its output if it gave no answer."""
+    """The program's answer, in the form of an Ansible module's result; ``failed`` with its output if it gave none.
+    `code`: exit code; `output`, `errors`: what it printed; `interpreter`: as for `command`."""
     if len(output) > MAX_ANSWER_CHARACTERS:
         return {"failed": True, "msg": f"the node's answer has {len(output):,} characters: no launch prints so much"}
     for line in reversed(output.splitlines()):

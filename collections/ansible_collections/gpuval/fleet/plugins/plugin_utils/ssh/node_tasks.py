@@ -1,4 +1,4 @@
-"""Tasks on chosen nodes from within one action: several at once, each with a deadline, independent of each other.
+"""Runs Ansible tasks on chosen nodes from within one action: several at once, each with a deadline of its own.
 
 An Ansible strategy starts a task on all hosts of a play and waits for the slowest. Here the watch's action decides
 which node needs what, and runs it in Ansible's own worker processes, as a strategy does: with the host's variables,
@@ -29,7 +29,8 @@ END_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """The end of a task on a node. `message`: Ansible's, if the task failed."""
+    """The end of a task on a node. `kind`: the submitter's word for it, such as `launch`. `message`: Ansible's, if the
+    task failed."""
 
     node: str
     kind: str
@@ -70,7 +71,7 @@ class NodeTasks:
     def submit(self, node: str, kind: str, file: Path, arguments: Mapping[str, Any], seconds: float) -> None:
         """Run the only task of a task file on a node, within `seconds`. `arguments`: further arguments of its action.
 
-        Arguments are values, not templates: Ansible needs some milliseconds to render a template for each node.
+        Arguments are values, not templates: to render a template takes Ansible some milliseconds for each node.
         """
         if file not in self._files:
             self._files[file] = self._worker.read_tasks(file)

@@ -1,6 +1,6 @@
-"""OpenSSH as a probe uses it: its options from those of Ansible, one call with a deadline, and secrets to log in with.
+"""Runs OpenSSH for probes: options as those of Ansible, a time limit for each call, passwords and keys of variables.
 
-Passwords and private keys in variables reach ssh by files in memory, and by a program that reads those.
+Passwords and private keys reach ssh by files in memory, and by a program (SSH_ASKPASS) that reads these files.
 """
 
 import contextlib
@@ -125,7 +125,8 @@ def kex_options(settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
 
 
 def ssh_options(get: Callable[[str], object]) -> tuple[str, ...]:
-    """The command-line options of Ansible's ssh connection, without options for host keys. `get` reads an option."""
+    """The ssh options of an Ansible connection, without options for host keys. `get`: returns an option of Ansible's
+    ssh connection by name."""
     words: list[str] = shlex.split(str(get("ssh_args") or ""))
     if get("port") is not None:
         words += ["-o", f"Port={get('port')}"]
@@ -148,7 +149,7 @@ READ_SECONDS = 30
 
 @dataclass(frozen=True)
 class LoginSecrets:
-    """The secrets in a node's variables with which to log in; each is empty if ssh finds it by itself."""
+    """The secrets in a node's variables with which to log in; each is empty if the variables have none."""
 
     password: str = field(default="", repr=False)
     #: Content of the private key (ansible_ssh_private_key), for which Ansible runs an agent, and its passphrase.
@@ -175,7 +176,7 @@ class LoginSecrets:
             yield options, environment
 
     def explained(self, denied: ProbeFinding, at: Where, stderr: str) -> ProbeFinding:
-        """The finding `denied` of a refused login, explained by the variables that hold the secrets."""
+        """The finding of a refused login (`denied`), with what is wrong with the secrets in the node's variables."""
         if not self.private_key:
             is_partial = "with partial success" in stderr
             detail = "the password alone is not enough" if is_partial else "password and keys were refused"

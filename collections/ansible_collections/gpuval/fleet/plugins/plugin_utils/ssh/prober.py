@@ -1,7 +1,7 @@
 """Probes nodes over SSH: TCP, banner, host key, login, the command `true`.
 
 OpenSSH logs in, as Ansible's own connections do: with every option of ssh_config, agents, certificates and hardware
-keys. TCP and banner of a node without a proxy are looked at before, for many nodes at once and without a process.
+keys. Before, TCP and banner of nodes without a proxy are tried without ssh, for many nodes at once.
 
 Nothing outlives `probe_all`: every connection is closed, and every ssh ends with its children.
 """
@@ -37,15 +37,8 @@ COMMAND_SECONDS = 30
 SSH = ("ssh", "ansible.builtin.ssh", "smart")
 #: Options of ssh that a probe turns off.
 OFF = (
-    "HashKnownHosts",
-    "UpdateHostKeys",
-    "VerifyHostKeyDNS",
-    "CheckHostIP",
-    "ControlMaster",
-    "ForwardAgent",
-    "PermitLocalCommand",
-    "RequestTTY",
-    "AddKeysToAgent",
+    *("HashKnownHosts", "UpdateHostKeys", "VerifyHostKeyDNS", "CheckHostIP", "ControlMaster", "ForwardAgent"),
+    *("PermitLocalCommand", "RequestTTY", "AddKeysToAgent"),
 )
 RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
@@ -67,14 +60,15 @@ class SshTarget:
 
 
 class Prober:
-    """Probes nodes against the pins of an inventory."""
+    """Probes nodes over SSH against the pinned host keys of an inventory. `timeout`: seconds to connect; `accept_new`:
+    whether an unknown host key is accepted at the first contact."""
 
     def __init__(self, pins: Pins, timeout: float, accept_new: bool):
         self.pins = pins
         self.timeout = timeout
         self.accept_new = accept_new
         self._pinned = pins.entries()
-        #: Effective settings of each node that was probed.
+        #: The effective settings, by `ssh -G`, of each node that was probed.
         self.settings: list[Mapping[str, tuple[str, ...]]] = []
         self._own: dict[tuple[Path, ...], list[known_hosts.KnownHostsEntry]] = {}
         self._lock = threading.Lock()
@@ -111,7 +105,7 @@ class Prober:
         with self._clients:
             return self._by_openssh(target, at, self._policy(at, target))
 
-    # --- known before the connection ---
+    # --- settings and known host keys ---
 
     def _effective(self, target: SshTarget) -> Where:
         with self._clients:
@@ -140,7 +134,7 @@ class Prober:
             accept_new=self.accept_new,
         )
 
-    # --- directly ---
+    # --- TCP connection without ssh ---
 
     def _connect(self, at: Where) -> socket.socket:
         """Connect to the first address of the node that accepts a TCP connection within the timeout."""
@@ -172,7 +166,7 @@ class Prober:
                 return connection
         raise ProbeError(findings.of_socket_error(error, at, self.timeout))
 
-    # --- by OpenSSH ---
+    # --- login by OpenSSH ---
 
     def _by_openssh(self, target: SshTarget, at: Where, policy: Policy) -> ProbeFinding:
         """Log in by ssh with a temporary known_hosts file. Only a trusted host gets credentials: if its keys are
@@ -258,8 +252,8 @@ class Prober:
         )
 
     def _ssh(self, target, at, file, strict, login=True, kinds=None, only=False) -> SshEnd:
-        """Run ssh on the node with the known_hosts `file`. `kinds`: types of host keys to request first, by default
-        those in the file; `only`: request no others."""
+        """Run ssh on the node with the known_hosts `file`. `strict`: its StrictHostKeyChecking; `login`: whether to log
+        in. `kinds`: types of host keys to request first, by default those in the file; `only`: request no others."""
         if kinds is None:
             kinds = [entry.key.kind for entry in known_hosts.read([file]) if not entry.marker]
         options = {
@@ -269,7 +263,7 @@ class Prober:
             "ControlPath": "none",
             "ClearAllForwardings": "yes",
             **dict.fromkeys(OFF, "no"),
-            # this timeout includes the banner
+            # ssh's timeout to connect includes the wait for the banner
             "ConnectTimeout": str(max(1, round(self.timeout if at.proxy else self.timeout * PATIENCE))),
             "ConnectionAttempts": "1",
             "LogLevel": "DEBUG1",
@@ -293,7 +287,7 @@ class Prober:
 
 
 def await_banner(connection: socket.socket, at: Where, seconds: float) -> None:
-    """Wait until the server's SSH banner is readable, without reading it. Raises ProbeError."""
+    """Wait up to `seconds` until the server's SSH banner is readable, without reading it. Raises ProbeError."""
     deadline = time.monotonic() + seconds
     received = b""
     while True:
@@ -319,7 +313,8 @@ def await_banner(connection: socket.socket, at: Where, seconds: float) -> None:
 
 
 def from_variables(name: str, variables: Mapping[str, Any], default_connection: str | None) -> SshTarget:
-    """The target of a host with these variables. `default_connection`: of play, command line and configuration."""
+    """The target to probe for a host with these variables. `default_connection`: the connection plugin by play, command
+    line and configuration."""
     connection = str(variables.get("ansible_connection") or default_connection or "ssh")
     if connection not in SSH:
         return SshTarget(node=name, ssh=False, connection=connection)
@@ -357,7 +352,8 @@ def pin(pins: Pins, probed: Mapping[str, ProbeFinding]) -> bool:
 def probe_again(
     target: SshTarget, state_dir: str, sources: Iterable[str], *, timeout: float, accept_new: bool
 ) -> ProbeFinding:
-    """Probe a node again that was unreachable; its host key may still be unknown. Raises ``HostKeyError``."""
+    """Probe a node again that was unreachable; its host key may still be unknown. `timeout`: seconds to connect. Raises
+    ``HostKeyError``."""
     pins = Pins(pin_file(project_path(state_dir), sources))
     finding = Prober(pins, timeout, accept_new).probe(target)
     if target.ssh:

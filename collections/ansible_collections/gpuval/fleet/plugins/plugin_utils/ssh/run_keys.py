@@ -1,4 +1,4 @@
-"""SSH keys for the multi-node work of one run: a pair to log in with, a host key for each node, files around them.
+"""SSH keys for the multi-node work of one run: a key pair for logins, a host key for each node, and ssh's files.
 
 They are made on the controller and never enter the store. A run's keys open nothing but the sshd that a stage starts in
 its own container from the files made here; no account of a node knows them.
@@ -73,7 +73,8 @@ class RunKeys:
         return files.locked(lock, LOCK_SECONDS, late)
 
     def resolved(self, names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
-        """Numeric addresses of the nodes. Names are looked up once, then read from a file. Raises RunKeysError."""
+        """{node: IP addresses} for {node: names and addresses}. Names are looked up once, then read from a file. Raises
+        RunKeysError."""
         file = self.folder / "addresses.json"
         with contextlib.suppress(OSError, ValueError, KeyError):
             cached = json.loads(file.read_text())
@@ -95,7 +96,8 @@ class RunKeys:
 
 
 def resolve(names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Numeric addresses for each node's names and addresses, since from= in authorized_keys compares addresses."""
+    """{node: IP addresses} for {node: names and addresses}: from= in authorized_keys compares addresses. Raises
+    RunKeysError."""
 
     def look_up(name: str) -> list[str] | str:
         if is_address(name):
@@ -125,7 +127,8 @@ def resolve(names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def node_files(run_id: str, node: str, keys: RunKeys, addresses: Mapping[str, list[str]], port: int) -> dict[str, str]:
-    """The files of a node's `ssh` folder, as text by name. Paths in their content are valid inside containers."""
+    """The files of a node's `ssh` folder, {name: text}. Paths in them are valid inside containers. `addresses`: {node:
+    IP addresses} of all members; `port`: of their sshd."""
     login, host = keys.login(), keys.host(node)
     return {
         "gpuval.json": json.dumps({"schema": "gpuval.keys/1", "run_id": run_id, "node": node}) + "\n",
@@ -144,7 +147,7 @@ def node_files(run_id: str, node: str, keys: RunKeys, addresses: Mapping[str, li
 
 
 def authorized(public: str, run_id: str, addresses: Mapping[str, list[str]]) -> str:
-    """The authorized_keys line that lets only the run's nodes log in, without forwarding or terminal."""
+    """The authorized_keys line that lets only nodes with these `addresses` log in, without forwarding or terminal."""
     sources = list(dict.fromkeys(address for listed in addresses.values() for address in listed))
     return f'restrict,from="{",".join(sources)}" {public} gpuval-{run_id}\n'
 

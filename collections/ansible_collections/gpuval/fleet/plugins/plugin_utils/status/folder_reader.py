@@ -1,4 +1,4 @@
-"""Reads a run's status from its folder, as long as its controller keeps that as current as the store."""
+"""Reads a run's status from its folder on the controller, while that folder is as current as the store."""
 
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,8 +12,8 @@ from .status import StoredStatus
 
 
 def is_current(folder: RunFolder) -> bool:
-    """Whether the folder has all that the store has: its controller watches the run, or has judged it and nothing was
-    cleaned since. A damaged file may be whole in the store."""
+    """Whether a run's folder has all that the store has: its controller watches the run, or has judged it and nothing
+    was cleaned since. False for a damaged file, which may be whole in the store."""
     try:
         run = folder.read_run()
         if run["finished_at"] is None:
@@ -28,7 +28,7 @@ def read_status(folder: RunFolder) -> StoredStatus | None:
     """The current status of the run, and of the newest round of its gangs; None where the store has to be read."""
     try:
         return _read(folder) if is_current(folder) else None
-    except (RunError, OSError, ValueError, KeyError, TypeError):  # damaged, or replaced meanwhile
+    except (RunError, OSError, ValueError, KeyError, TypeError):  # a file is damaged, or was replaced meanwhile
         return None
 
 

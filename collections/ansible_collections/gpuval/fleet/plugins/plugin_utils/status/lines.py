@@ -112,7 +112,7 @@ def _watch_line(status: Status) -> str:
 
 
 def _resume(status: Status) -> str:
-    """Text on how to resume a run whose controller is lost; a reader of the store alone does not know the command."""
+    """How to resume a run whose controller is lost, for messages; the store alone may not tell the command."""
     controller = status.known.controller
     return controller.resume if controller and controller.resume else "its command resumes it"
 
@@ -156,9 +156,8 @@ def table_lines(status: Status, nodes: Sequence[NodeStatus], *, complete: bool) 
             notes.append(f"{hidden} node(s) without problems are not shown (ALL=1 shows all)")
     if not rows:
         return notes
-    remedies = {
-        node.remedy: node.name for node in reversed(rows) if node.remedy
-    }  # each remedy once, with its first node
+    # Each remedy once, with its first node.
+    remedies = {node.remedy: node.name for node in reversed(rows) if node.remedy}
     notes = [f"{name}: {one_line(text.replace('{node}', name), 1200)}" for text, name in remedies.items()][::-1] + notes
     head = ("node", "state", "stage", "heard", "progress", "expected end (UTC)", "message")
     return [*table([head, *(_row(node, status.known.moment) for node in rows)]), *notes]

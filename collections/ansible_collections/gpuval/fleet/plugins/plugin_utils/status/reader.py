@@ -1,4 +1,4 @@
-"""Reads of the store what tells where a run stands: one LIST a look, and of the objects only those that changed."""
+"""Reads a run's status from the store: for each look one LIST, then only the objects that changed."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -133,7 +133,8 @@ class StatusReader:
             ]
 
     def _use_progress(self, listed: Mapping[str, Entry]) -> None:
-        """Use the controller's summary of records for those records that have not changed since."""
+        """Use the controller's summary of records for records that have not changed since. `listed`: entries of the
+        store by key."""
         raw = self._store.get_if_there(self._progress, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
         try:
             summary = stored_runs.read_document(raw or b"", "progress", self._progress)

@@ -1,5 +1,5 @@
-"""The status of a run from what the store has of it: states, order and expected ends of its nodes. Pure. All ages are
-seconds by the store's clock, so a wrong clock of a controller or a reader does not matter."""
+"""Computes a run's status from its documents in the store: states, order and expected ends of its nodes. Pure. All ages
+are seconds by the store's clock, so that a wrong clock of a controller or a reader does not matter."""
 
 import fnmatch
 import heapq
@@ -30,8 +30,8 @@ JUDGING_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class StoredStatus:
-    """What the store has of a run. `moment`: the store's time; `watch`: gpuval.watch/1; `watch_modified`: when it was
-    stored; `verdict`: gpuval.verdict/1; `briefs`: by node and stage; `refused`: records that are no evidence."""
+    """A run's documents in the store. `moment`: the store's time; `watch`: gpuval.watch/1, stored at `watch_modified`;
+    `verdict`: gpuval.verdict/1; `briefs`: {node: {stage: short record}}; `refused`: messages about invalid records."""
 
     run: Mapping[str, Any]
     moment: datetime
@@ -44,13 +44,13 @@ class StoredStatus:
     gangs: Mapping[str, Any] | None = None
     gangs_modified: datetime | None = None
     round: "StoredStatus | None" = None
-    #: The state of the run and its controllers, if run.json contains it.
+    #: The state of the run, and the controllers that work on it, by run.json; None if it names no state.
     controller: Seen | None = None
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """Expected seconds until an end; if not `exact`, a lower bound, since a stage has no expected duration."""
+    """Expected seconds until a node or run ends; if not `exact`, a lower bound: a stage has no expected duration."""
 
     seconds: float
     exact: bool = True
@@ -95,7 +95,7 @@ class NodeStatus:
     def matters(self) -> bool:
         return self.state in BAD or (self.state == "running" and self.over_time)
 
-    def _state(self, stored: StoredStatus, launch: Mapping[str, Any], heartbeat: float) -> str:
+    def _state(self, stored: StoredStatus, launch: Mapping[str, Any], heartbeat_seconds: float) -> str:
         reached = set(self.stages.values())
         if reached & FAILED_STATES:
             return "failed"
@@ -112,13 +112,13 @@ class NodeStatus:
             return "incomplete" if began else "not started"
         if is_waiting:
             return "waiting"
-        limit = max(
-            (stored.watch or {}).get("silence_seconds") or DEFAULT_SILENCE_SECONDS, SILENT_HEARTBEATS * heartbeat
-        )
+        silence_seconds = (stored.watch or {}).get("silence_seconds") or DEFAULT_SILENCE_SECONDS
+        limit = max(silence_seconds, SILENT_HEARTBEATS * heartbeat_seconds)
         return "silent" if self.age is not None and self.age > limit else "running"
 
     def _ahead(self, expected: Mapping[str, float | None]) -> Ahead | None:
-        """The time that the node still needs; also for a failed node, whose other stages may continue."""
+        """The time that the node still needs, None if unknown; also for a failed node, whose other stages may continue.
+        `expected`: {stage: usual seconds, None if unknown}."""
         open_stages = [name for name, reached in self.stages.items() if reached not in FINAL_STATES]
         if self.state in ("silent", "lost", "not started", "incomplete", "done") or not open_stages:
             return None
@@ -133,7 +133,7 @@ class NodeStatus:
 
 class Status:
     """The status of a run. `nodes`: in the order of the table; `left`: seconds to the deadline; `end`: expected end of
-    the run; `heartbeat_age`: seconds since the controller's last heartbeat; `round`: of its gangs, the newest."""
+    the run; `heartbeat_age`: seconds since the controller's last heartbeat; `round`: its newest multi-node round."""
 
     def __init__(self, stored: StoredStatus) -> None:
         run, watch = stored.run, stored.watch
@@ -180,7 +180,8 @@ class Status:
 
     @property
     def overdue(self) -> bool:
-        """Whether the run's deadline has passed, so that no controller resumes it; with gangs, their last round's."""
+        """Whether the run's deadline has passed, so that no controller resumes it; for a run with gangs, the deadline
+        of their last round."""
         controller, nodes = self.known.controller, self.known.run["nodes"].values()
         together = any(node.get("gang_stages") for node in nodes)
         return self.left < 0 and (not together or (controller is not None and controller.overdue))
@@ -272,12 +273,12 @@ def _message(state: str, launch: Mapping[str, Any], brief: StageBrief | None, ve
 
 
 def _expect_ends(nodes: Sequence[NodeStatus], max_at_work: int, *, has_ended: bool) -> None:
-    """Add to the time `ahead` of nodes the time until they begin, which those that wait for a node at work to end do
-    not know yet; a run that has ended expects no end. `max_at_work`: nodes at work at the same time, 0: all."""
+    """Add the wait for a free slot to the expected end (`ahead`) of waiting nodes; None if it is unknown. A run that
+    has ended expects no end. `max_at_work`: maximum number of nodes at work at the same time, 0: all."""
     working = [node.ahead for node in nodes if node.state in ("running", "silent", "failed") and node.ahead]
     hidden = sum(node.state == "silent" or (node.state == "running" and node.ahead is None) for node in nodes)
     exact = all(ahead.exact for ahead in working)
-    # A silent node occupies its place for an unknown time.
+    # A silent node keeps its slot for an unknown time.
     free = [ahead.seconds for ahead in working] + [0.0] * max(0, max_at_work - len(working) - hidden)
     heapq.heapify(free)
     for node in nodes:
