@@ -39,7 +39,7 @@ def plain(text):
     text = re.sub(r"\b\d{8}-\d{6}-[0-9a-f]{4}\b", "RUN", text)
     text = re.sub(r"\b10\.\d+\.\d+\.\d+\b", "ADDRESS", text)
     text = re.sub(r"SHA256:\S+", "SHA256:...", text)
-    text = re.sub(r"\b(SHA-256|announced was|machine id) [0-9a-f]+(\.\.\.)?", r"\1 ...", text)
+    text = re.sub(r"\b(SHA-256|the plan names|machine id) [0-9a-f]+(\.\.\.)?", r"\1 ...", text)
     text = re.sub(r"/\S*/testbed/(known_hosts):\d+", r".../\1", text)
     text = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
     return text if len(text) <= WIDEST else f"{text[: WIDEST - 4]} ..."

@@ -83,8 +83,8 @@ def test_what_is_cut_off_again_and_again_arrives_whole(serve, tmp_path):
 
 def test_a_store_without_ranges_begins_anew(serve, tmp_path):
     target = tmp_path / "a.tar"
-    fetch(serve(1000, ranges=False), target)
-    assert target.read_bytes() == DATA
+    received = fetch(serve(1000, ranges=False), target)
+    assert (target.read_bytes(), received) == (DATA, 1000 + len(DATA))
 
 
 @pytest.mark.parametrize("size", [0, 1, len(DATA) - 1, len(DATA), len(DATA) + 7])

@@ -1,5 +1,6 @@
 """The small parts: lock, boot, oom, environment, scratch, engine, detach, text."""
 
+import inspect
 import json
 import os
 import shutil
@@ -184,6 +185,22 @@ def test_scratch_is_made_anew_and_removed(tmp_path):
     assert scratch.remove(work) == []
     assert not work.exists()
     assert not temporary.exists()
+
+
+def test_folders_nested_deeper_than_python_recurses_stay_and_are_named(tmp_path):
+    work = tmp_path / "w"
+    folder = work
+    for _ in range(300):
+        folder.mkdir()
+        folder /= "d"
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 200)
+    try:
+        problems = scratch.remove_tree(work)
+    finally:
+        sys.setrecursionlimit(usual)
+    assert problems == [f"{work}: nested too deeply: remove it with rm -rf"]
+    assert scratch.remove_tree(work) == []
 
 
 def test_a_long_place_gets_a_short_temporary_directory(tmp_path):

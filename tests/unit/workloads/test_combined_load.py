@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import signal
 import sys
@@ -140,6 +141,22 @@ def test_a_part_that_cannot_be_killed_is_still_named(tmp_path, monkeypatch):
         raise WorkloadFailure("cpu:0: no progress for 60 s under load")
     kill()
     assert stuck.wait(10) == -signal.SIGKILL
+
+
+def test_a_wrong_result_just_before_the_end_is_reported(monkeypatch, capsys):
+    reader, writer = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(reader))
+    os.write(writer, b"run\n")
+
+    def rounds():
+        yield from [(1.0, 0), (1.0, 0), (1.0, 1)]
+        os.close(writer)
+        while True:
+            time.sleep(0.01)
+            yield 1.0, 0
+
+    worker_program.serve(rounds())
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])[2] == 1
 
 
 def test_workers_end_with_their_parent(tmp_path):

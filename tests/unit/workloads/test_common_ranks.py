@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,8 @@ import torch.distributed as dist
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import OCCUPIED
 from gpuval_workloads.common import ranks
 from gpuval_workloads.common.device import CPU
-from gpuval_workloads.common.result import WorkloadCrash
+from gpuval_workloads.common.launch import first_failure
+from gpuval_workloads.common.result import EXIT_FAILURE, WorkloadCrash, WorkloadFailure
 
 PARENT = """
 import sys
@@ -117,6 +119,20 @@ def test_nothing_that_another_node_sends_is_unpickled(of_several_nodes, monkeypa
 def test_what_a_rank_of_another_node_hands_over_is_bounded(of_several_nodes):
     with pytest.raises(WorkloadCrash, match="hands over 2000002 bytes, not 1 to 1048576"):
         of_several_nodes.gather("x" * 2_000_000)
+
+
+def test_a_gpu_that_is_gone_when_a_rank_begins_is_a_failure_with_its_message(tmp_path, monkeypatch):
+    def lacking():
+        raise WorkloadFailure("8 GPUs are expected but PyTorch sees 7")
+
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", ranks.RANK_DIRECTORY_VARIABLE: str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(ranks.LAUNCHER_VARIABLE, raising=False)
+    monkeypatch.setattr(ranks, "die_with_parent", lambda: None)
+    monkeypatch.setattr(ranks, "RankProgress", lambda _path: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr(ranks, "choose_accelerator", lacking)
+    assert ranks.run_rank(lambda _ranks, _result: None) == EXIT_FAILURE
+    assert first_failure(tmp_path)["message"] == "8 GPUs are expected but PyTorch sees 7"
 
 
 @pytest.mark.parametrize(

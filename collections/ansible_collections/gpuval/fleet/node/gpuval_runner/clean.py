@@ -119,7 +119,7 @@ def _end(traces: RunTraces, at_work: dict[str, str], cancel_seconds: float) -> t
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
             write_atomically(directory.cancel, b"\n")
-    containers = leftovers.containers(traces)  # after the cancel: an engine that hangs must not delay it
+    containers = leftovers.containers(traces)  # the cancel comes first: a hanging engine must not delay it
     lock.wait_until_free(directory.lock, cancel_seconds)
     killed = dict(at_work)
     holder = lock.holder(directory.lock)
@@ -153,7 +153,7 @@ def _end(traces: RunTraces, at_work: dict[str, str], cancel_seconds: float) -> t
 def _remove_models(models: Path, complaints: list[str]) -> list[str]:
     if models.is_symlink() or not (models / CACHE_MARK).is_file():
         return []
-    if models.is_mount():  # the content of a mount is gpuval's, the mount point is not
+    if models.is_mount():  # clean empties a mounted cache, and keeps the mount point
         complaints += scratch.empty_directory(models)
         return [f"{models}/*"]
     problems = scratch.remove_tree(models)

@@ -128,7 +128,7 @@ def _facts(files: Any, options: argparse.Namespace) -> int:
 
     accelerator = os.environ.get("GPUVAL_ACCELERATOR", "auto")
     result: dict[str, Any] = facts_result(options.root, accelerator, with_cabling=options.cabling)
-    if not files.write_result(result):  # no stage runs this command: its caller reads the output
+    if not files.write_result(result):  # outside of a stage: the caller reads the facts
         print(json.dumps(result, indent=2))
     if result["state"] == "failure":
         print(f"failure: {result['message']}", file=sys.stderr)

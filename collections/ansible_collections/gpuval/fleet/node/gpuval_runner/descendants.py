@@ -62,7 +62,7 @@ def send(process: Process, number: int) -> bool:
     """Send a signal to a process, never to a later process of the same pid. Returns whether the process existed."""
     try:
         handle = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):  # older Pythons and kernels, or a filter in a container
+    except (AttributeError, OSError):  # no pidfd: old Python or kernel, or a container's filter
         handle = -1
     try:
         present = look(process.pid)

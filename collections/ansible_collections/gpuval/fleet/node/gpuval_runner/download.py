@@ -56,7 +56,8 @@ def download(
     an error of the disk."""
     part = target.with_name(f"{target.name}.part")
     opener = make_opener(ca_file)
-    received = failures = 0
+    received: list[int] = []
+    failures = 0
     with part.open("ab") as stream:
         sha256 = hash_of(part, progress)
         if stream.tell() > expected.bytes:
@@ -64,9 +65,8 @@ def download(
         while stream.tell() < expected.bytes:
             before = stream.tell()
             try:
-                sha256 = _receive(opener, url, stream, sha256, expected, deadline, progress)
+                sha256 = _receive(opener, url, stream, sha256, expected, deadline, progress, received)
             except _AwayError as error:
-                received += max(0, stream.tell() - before)
                 failures = 1 if stream.tell() > before else failures + 1
                 wait = PACE.wait(failures, random.random())  # noqa: S311 - jitter
                 if failures >= MAX_FAILURES or time.monotonic() + wait >= deadline:
@@ -75,18 +75,16 @@ def download(
                         "here and are kept): check the store and the network path to it, then run again"
                     ) from None
                 time.sleep(wait)
-            else:
-                received += stream.tell() - before
         stream.flush()
         os.fsync(stream.fileno())
     if sha256.hexdigest() != expected.sha256:
         part.unlink()
         raise ChecksumError(
-            f"the archive that came has SHA-256 {sha256.hexdigest()[:16]}..., announced was "
+            f"the downloaded archive has SHA-256 {sha256.hexdigest()[:16]}..., the plan names "
             f"{expected.sha256[:16]}...: it was removed; put the image into the store again (gpuval.fleet.load)"
         )
     part.replace(target)
-    return received
+    return sum(received)
 
 
 class _AwayError(Exception):
@@ -101,8 +99,10 @@ def _receive(
     expected: Archive,
     deadline: float,
     progress: Progress,
+    received: list[int],
 ) -> Any:
-    """Append the store's data to `stream`; returns the whole file's hash, a new one if the store began at byte 0."""
+    """Append the store's data to `stream`, and the size of each block to `received`. Returns the hash of the whole
+    file, a new one if the store began at byte 0."""
     position = stream.tell()
     request = urllib.request.Request(url, headers={"Range": f"bytes={position}-"} if position else {})  # noqa: S310 - http(s), says load_store
     timeout = max(1.0, min(STALL_SECONDS, deadline - time.monotonic()))
@@ -138,6 +138,7 @@ def _receive(
             if not block:
                 raise _AwayError("the store ended the transfer early")
             _append(stream, block)
+            received.append(len(block))
             sha256.update(block)
             progress(stream.tell())
     return sha256

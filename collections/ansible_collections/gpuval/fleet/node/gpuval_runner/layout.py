@@ -34,9 +34,9 @@ class NodeDirectory:
         self.lock = root / "lock"
         self.state = root / "state.json"
         self.cancel = root / "cancel"
-        self.uploaded = root / "uploaded.json"  #: the results that the store has: key to digest
+        self.uploaded = root / "uploaded.json"  #: `{result key: SHA-256}` of the results that the store has
         self.runner_log = root / "runner.log"
-        self.runner_environment = root / "environment.json"  #: of a runner that systemd starts
+        self.runner_environment = root / "environment.json"  #: variables of a runner under systemd
 
     def result(self, key: str) -> Path:
         """Return the result file of a key such as ``records/facts``."""
@@ -66,5 +66,5 @@ class NodeDirectory:
 
 def own_archive() -> Optional[Path]:
     """Return the path of the zip application that this code runs from; None when it runs from plain files."""
-    archive = getattr(globals()["__loader__"], "archive", "")  # of a zipimporter
+    archive = getattr(globals()["__loader__"], "archive", "")  # set if this module comes from a zip
     return Path(archive).resolve() if archive else None

@@ -29,7 +29,7 @@ def take(path: Path, wait_seconds: float = 2.0, **details: Any) -> IO[bytes]:
     try:
         os.ftruncate(handle, 0)
         os.pwrite(handle, text.encode(), 0)
-    except OSError:  # a full disk: the lock is held all the same, only its text is missing
+    except OSError:  # a full disk: the lock is held, but its file does not name the holder
         os.ftruncate(handle, 0)
     return os.fdopen(handle, "rb", buffering=0)
 

@@ -92,7 +92,7 @@ class CappedLog:
         earlier = _MARKER.match(os.pread(self._handle, _MARKER_ROOM, self._head))
         middle = self._head + (earlier.end() if earlier else 0)
         tail = max(middle, self._size - self._tail)
-        tail += os.pread(self._handle, min(4096, self._tail // 4), tail).find(b"\n") + 1  # from a line's start
+        tail += os.pread(self._handle, min(4096, self._tail // 4), tail).find(b"\n") + 1  # cut between lines
         cut = tail - middle + (int(earlier.group(1)) if earlier else 0)
         temporary = self.path.with_name(f".{self.path.name}.cut")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -20,7 +20,7 @@ class OomCounters(NamedTuple):
 
 
 def counters(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> OomCounters:
-    """Read the counters of this process's control group (versions 2 and 1) and of the machine."""
+    """Read the counts of OOM kills in this process's control group (versions 2 and 1) and on the machine."""
     return OomCounters(_kills_in_group(proc, groups), oom_kills(proc / "vmstat"))
 
 

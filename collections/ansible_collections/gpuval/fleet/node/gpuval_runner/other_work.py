@@ -44,7 +44,7 @@ class OtherWork:
         """Look for other users' work now; return `found`. Work that began just before a stage's end may cause it."""
         if not self.found:
             named = ", ".join(self.beside()[:MOST_NAMED])
-            self.found = self.found or named  # a look of the other thread may have ended meanwhile
+            self.found = self.found or named  # the other thread may have found work meanwhile
         return self.found
 
     def beside(self) -> list[str]:
@@ -71,8 +71,8 @@ def watch(plan: NodePlan) -> OtherWork:
 
 
 def _not_ours(users: list[User]) -> list[User]:
-    """Return the users without this runner's descendants, even if they overwrote their environment by setting a title
-    (vLLM), and without processes that ended or are of another PID namespace, whose owner is unknown."""
+    """Return the processes without this runner's descendants, even if these overwrote their environment by setting a
+    title (vLLM), and without processes that ended or are of another PID namespace, whose owner is unknown."""
     processes = snapshot() if users else {}
     living = [user for user in users if user.pid in processes]
     return [user for user in living if os.getpid() not in descendants.ancestors(processes, user.pid)]

@@ -97,7 +97,7 @@ def signal_name(number: int) -> str:
 def _last(evidence: StageEvidence) -> str:
     if evidence.cause and evidence.cause_is_known:
         return evidence.cause
-    line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # gpuval's workloads print it
+    line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # gpuval's own begin so
     words = f"last output: {line}" if line else "no output"
     return words if line in evidence.cause else _sentence(evidence.cause, words)
 

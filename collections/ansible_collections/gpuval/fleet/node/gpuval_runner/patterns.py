@@ -42,7 +42,7 @@ MAX_PREFIX = 200
 MAX_OCCURRENCES = 16
 
 _BETWEEN = re.compile(r"['\"]?[ \t]{0,64}[:=]?[ \t]{0,64}['\"]?")
-_CONTINUED_OR_TIME = re.compile(r"[.,:]\d")  # times such as 0:01:23, too
+_CONTINUED_OR_TIME = re.compile(r"[.,:]\d")  # also times such as 0:01:23, which are no numbers
 #: Prefix of a line that names the printing rank, as by torchrun, DeepSpeed, Primus, mpirun, srun and vLLM.
 _RANK = re.compile(
     r"\[(?:rank|default|Rank )-?(\d{1,6})(?:/\d{1,6})?\]|^\[\d{1,6},(\d{1,6})\]<std(?:out|err)>|^ {0,8}(\d{1,6}): "
@@ -124,15 +124,15 @@ class PatternReader:
         logs: Sequence[ProgramLog] = (),
         hide: Callable[[str], str] = lambda text: text,
     ) -> None:
-        """`logs` read the same lines; of two metrics with one name, that of a pattern counts. `hide` replaces secrets
-        in a text: no metric's name or unit contains a part of one."""
+        """`logs`, readers of program logs, get the same lines; of two metrics with one name, that of a pattern counts.
+        `hide` replaces secrets in a text: no metric's name or unit contains a part of a secret."""
         self._patterns = [(pattern, re.compile(pattern.pattern)) for pattern in patterns]
         self._stage = stage
         self._logs = logs
         self._hide = hide
         self._rest = b""
         self._found: dict[str, RecordMetric] = {}
-        #: By pattern, the last line that matched it without a number; None once a matching line had a number.
+        #: Last line without a number that a pattern matched, by pattern; None once a matching line had a number.
         self._unread: dict[str, Optional[str]] = {}
         self.is_cut = False
 

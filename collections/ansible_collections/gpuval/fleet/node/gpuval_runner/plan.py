@@ -26,7 +26,7 @@ RUNTIMES = ("host", *engine_types(), "auto", "pod")
 #: Stages that inspect the node itself and so never run in a container.
 HOST_STAGES = frozenset({"facts", "image"})
 VENDORS = ("auto", "cpu", *pci.VENDORS.values())
-#: Fields of a stage that only the controller uses.
+#: Fields of a plan's stage that only the controller uses.
 UNUSED = ("retry", "expected_seconds", "tags")
 
 
@@ -191,13 +191,13 @@ class NodePlan:
     stages: tuple[Stage, ...]
     models_dir: Optional[str] = None
     images: Mapping[str, Image] = field(default_factory=dict)
-    #: Drawn by the controller for this node and attempt; every record echoes it.
+    #: Random text that the controller draws for a node and attempt. Each record repeats it.
     nonce: Annotated[str, ValueLimits("[0-9a-f]{16,64}", "a nonce in hexadecimal")] = ""
     #: Seconds between samples of GPUs and host beside a stage; 0 is no sampling.
     telemetry_seconds: float = 0.0
     #: The gang of the node (the nodes of a multi-node test), as JSON; empty for none.
     gang: str = ""
-    #: Whether the plan ends when other work begins on the accelerators.
+    #: Whether the plan ends when other users' processes begin to use the accelerators.
     gives_way: bool = False
 
     def stage(self, name: str) -> Stage:
@@ -319,7 +319,7 @@ def _value(kind: Any, value: Any, where: str, limits: ValueLimits = _ANY) -> Any
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _value(inner[0], value, where, inner[1])
-    if origin is Union:  # Optional
+    if origin is Union:  # Optional[...] is Union[..., None]
         return _value(inner[0], value, where, limits)
     if is_dataclass(kind):
         return _object(kind, value, where)

@@ -42,7 +42,7 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
     ``StoreFileError`` for its input, ``LockHeldError`` when another container holds the node directory."""
     plan = plans.load(options.directory.plan)
     pod_stage = plan.stage(stage)
-    if pod_stage.image:  # this container runs the image's interpreter
+    if pod_stage.image:  # the stage's commands name the image's interpreter
         plan = replace(plan, python=pod_stage.container.python)
     adopt_orphans()
     options = replace(options, private_store=False, tee=_tee)
@@ -111,7 +111,7 @@ class _PodRunner(Runner):
         self._own = name
         self.open()
         if self.records[name].state not in machine.FINISHED:
-            earlier = takewhile(lambda stage: stage.name != name, self.plan.stages)  # if ended, they may stop this one
+            earlier = takewhile(lambda stage: stage.name != name, self.plan.stages)  # ended stages may stop this one
             deciding = [stage for stage in earlier if self.records[stage.name].state in machine.FINISHED]
             self.take_step([*deciding, self.plan.stage(name)])
         self._save_state()

@@ -137,7 +137,7 @@ def is_finished(directory: NodeDirectory, plan: NodePlan) -> bool:
 
 
 def restore(document: dict[str, Any]) -> StageRecord:
-    """Return a document that :func:`load` read as a `StageRecord`."""
+    """Return a record's JSON document, as :func:`load` returns it, as a `StageRecord`."""
     return StageRecord(**{name: value for name, value in document.items() if name != "schema"})
 
 

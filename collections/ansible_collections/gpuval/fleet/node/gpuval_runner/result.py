@@ -132,7 +132,7 @@ def number(value: Any) -> Optional[float]:
     """Return a value that is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if abs(value) < 1e300 else None  # false for NaN
+    return value if abs(value) < 1e300 else None  # NaN compares false
 
 
 def _accept_items(

@@ -144,7 +144,7 @@ def catch_signals() -> Iterator[Interrupt]:
         interrupt.signal = signal.Signals(number).name
 
     earlier = {number: signal.signal(number, note_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    earlier[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # stages would inherit SIG_IGN
+    earlier[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # no SIG_IGN: stages would inherit it
     try:
         yield interrupt
     finally:
@@ -223,7 +223,7 @@ class Runner:
         return machine.outcome(self.stage_states().get(stage.name, "pending") for stage in self.plan.stages)
 
     def halt(self) -> Optional[StageStop]:
-        """Return why the running stage must stop (cancel, deadline, signal, other work), None if it may go on."""
+        """Return why the running stage must stop (cancel, deadline, signal, others' work), None if it may go on."""
         if self.interrupt.signal:
             return StageStop(INTERRUPTED, f"the runner received {self.interrupt.signal}")
         if self._containers.stays:
@@ -238,7 +238,7 @@ class Runner:
         return None
 
     def disturbed(self, failed: bool) -> Optional[StageStop]:
-        """Return what may explain the end of a stage: other work on the accelerators, or a signal if it failed."""
+        """Return what may explain the end of a stage: others' work on the accelerators, or a signal if it failed."""
         if self.interrupt.signal:
             return self.halt() if failed else None
         return self._gave_way() if self.plan.gives_way and self._other_work.look() else None
@@ -344,7 +344,7 @@ class Runner:
             patience = 0.0 if rebooted else RELEASE_SECONDS
             traces = leftovers.RunTraces(self.directory, self.plan, self.state)
             containers, problems = leftovers.end_containers(traces, patience)
-            if problems and not rebooted:  # beside such a container every measurement is worthless
+            if problems and not rebooted:  # such a container would spoil all figures
                 self._containers.stays = (
                     f"containers of an earlier runner may still hold the accelerators: {'; '.join(problems)}"
                 )

@@ -1,4 +1,4 @@
-"""A stage's scratch directory, its secrets, and a temporary directory with a short name."""
+"""Creates and removes a stage's scratch directory, with its secrets and a temporary directory of a short name."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def write_gang(work: Path, document: str, source: Path) -> None:
     for name, text in files.items():
         path = work / name
         path.write_text(text, encoding="utf-8")
-        path.chmod(0o644)  # the directory's own mode limits access
+        path.chmod(0o644)  # for the container's user; the directory's mode limits access
 
 
 def remove(work: Path) -> list[str]:
@@ -108,7 +108,7 @@ def _outside(work: Path) -> list[Path]:
         lines = read_bounded(work / OUTSIDE_FILE, MAX_OUTSIDE_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
-    name = f"gpuval-{work.parents[2].name}-{work.parents[1].name}"  # BASE/RUN_ID/NODE/work/STAGE
+    name = f"gpuval-{work.parents[2].name}-{work.parents[1].name}"  # work: BASE/RUN_ID/NODE/work/STAGE
     return [path for path in map(Path, lines) if path.is_absolute() and path.name == name]
 
 
@@ -123,6 +123,8 @@ def remove_tree(directory: Path) -> list[str]:
         return [f"{directory}: {error.strerror}"]
     try:
         return _remove(directory, parent)
+    except RecursionError:
+        return [f"{directory}: nested too deeply: remove it with rm -rf"]
     finally:
         os.close(parent)
 

@@ -173,7 +173,7 @@ class StageRun:
         if ended.stop is None and not ended.start_error:
             result_file = self._read_result()
             has_failed = bool(ended.signal or ended.exit_code)
-            has_failed = has_failed and not (result_file and result_file.state == "failure")  # reported by the work
+            has_failed = has_failed and not (result_file and result_file.state == "failure")  # not a verdict
             time.sleep(SIGNAL_SECONDS if has_failed else 0)  # a scheduler signals the runner and its stage at once
             ended.stop = self._context.disturbed(has_failed)
         if ended.stop and ended.stop.state == INTERRUPTED:
@@ -202,7 +202,7 @@ class StageRun:
             tick=self._tick,
             activity=lambda: file_stamp(context.places.result),
             started=context.started,
-            ended=self._telemetry.end,  # before the stage's leftover processes are counted
+            ended=self._telemetry.end,  # the helper reads before leftover processes are ended
             limited=lambda: not self._stays,
         )
         if self._contained:
@@ -217,7 +217,7 @@ class StageRun:
                 secrets=self._secrets,
             ).run(argv, hooks)
             self._telemetry.end()
-            if context.adopts:  # orphans of the engine's client
+            if context.adopts:  # reap orphans of the engine's client
                 reap(CHILDREN_SECONDS)
             self._notes += ended.notes
             return ended
@@ -256,7 +256,7 @@ class StageRun:
         self._context.tick()
         halt = self._context.halt()
         if halt:
-            self._telemetry.end()  # while the helper can still read: the caller then ends all children
+            self._telemetry.end()  # now, as the caller then ends all children, the telemetry helper too
             return halt
         return self._stay()
 
@@ -330,7 +330,7 @@ class StageRun:
         record.duration_seconds = round(time.monotonic() - self._begun, 3)
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
         environment = dict(record.environment)
-        if ended.signal and not ended.stop:  # a signal: what the work waited for did not end the work
+        if ended.signal and not ended.stop:  # the signal ended the work, not the fault that the work reported
             environment.pop("fault", None)
         environment |= {"fault": ended.fault} if ended.fault else {}
         record.environment = {**environment, "cause": cause.document()} if cause else environment
@@ -390,7 +390,7 @@ class StageRun:
                 f"its log lacks {self._log.lost_bytes} bytes that the node could not store ({self._log.last_error})"
             )
         self._log.close()
-        for problem in scratch.remove(self._context.places.work):  # before writing the record: may free the disk
+        for problem in scratch.remove(self._context.places.work):  # first: this may free the disk for the record
             note(f"scratch not removed: {problem}")
         self._context.publisher.log(self._stage)
 

@@ -1,4 +1,4 @@
-"""``start``: starts a runner that outlives the starting process, and reports how it began."""
+"""The runner's command ``start``: starts a runner that outlives the command, and reports how it began."""
 
 from __future__ import annotations
 

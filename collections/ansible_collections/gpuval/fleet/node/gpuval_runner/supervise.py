@@ -71,9 +71,9 @@ class ProcessEnd:
 
 @dataclass(frozen=True)
 class Hooks:
-    """Callbacks of the supervision, all in its thread. `output` gets each piece of output; `tick` runs about five times
-    a second and may return a reason to stop; `activity` returns a value whose change counts as a sign of life, like
-    output; `started` gets the main pid; `ended` is called when the main process has ended by itself, before its
+    """Callbacks while a process runs, all in one thread. `output` gets each piece of output; `tick` runs about five
+    times a second and may return a reason to stop; `activity` returns a value whose change counts as a sign of life,
+    like output; `started` gets the main pid; `ended` is called when the main process has ended by itself, before its
     leftover processes are ended. `limited` returns whether the limits of time and of silence apply."""
 
     output: Callable[[bytes], None]
@@ -213,12 +213,12 @@ class _Supervision:
                 if info.si_pid == self._process.pid:
                     self._process.poll()
                 elif info.si_pid in tools.RUNNING:
-                    break  # the thread that runs it needs its exit code
+                    break  # a tool: the thread that runs it needs its exit code
                 else:
                     os.waitpid(info.si_pid, os.WNOHANG)
 
     def _members(self) -> list[Process]:
-        own_tools = set(tools.RUNNING)  # of other threads, before and after the snapshot
+        own_tools = set(tools.RUNNING)  # tools of other threads, before and after the snapshot
         processes = snapshot()
         own_tools |= tools.RUNNING
         return descendants.belonging(

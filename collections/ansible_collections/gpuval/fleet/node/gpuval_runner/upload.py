@@ -29,7 +29,7 @@ CONTENT_TYPES = {"records": "application/json", "series": "application/json", "l
 #: Seconds to wait for an upload thread to end.
 END_SECONDS = 1.0
 
-#: OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
+#: OpenSSL's error codes for a certificate that is not valid yet, or has expired.
 _TIME_CODES = (9, 10)
 
 Source = Union[bytes, Path]
@@ -107,12 +107,12 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> dict[str, str]:
-    """Return the content of a ledger file; empty when it cannot be read."""
+    """Return which results the store has (`{result key: SHA-256}`), by a ledger file; empty when it cannot be read."""
     return {key: value for key, value in read_object(path, 1 << 20).items() if isinstance(value, str)}
 
 
 class Uploader:
-    """Uploads the latest version of each key in two threads: one for records, one for logs and series."""
+    """Uploads the latest version of each result in two threads: one for records, one for logs and series."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Uploader:
 
 
 class _StoreFile:
-    """The store file, read again when it changes, and the sender for its URLs."""
+    """The file with the store's signed URLs, read again when it changes, and the function that sends to these URLs."""
 
     def __init__(self, path: Path, private: bool, sender: Callable[[Optional[str]], Send]) -> None:
         self._path, self._private, self._sender = path, private, sender
@@ -196,9 +196,9 @@ class _Lane:
     def __init__(self, store_file: _StoreFile, ledger: Ledger, pace: UploadPace) -> None:
         self._file, self._ledger, self._pace = store_file, ledger, pace
         self._condition = threading.Condition()
-        #: By key, the source to send, in a new tuple for each version.
+        #: Bytes or file to send, by result key. A new tuple for each version identifies the version.
         self._sources: dict[str, tuple[Source]] = {}
-        self._refused: dict[str, tuple[int, float]] = {}  # key: store file's version, when it may be tried again
+        self._refused: dict[str, tuple[int, float]] = {}  # by key: the store file's version, time of the next try
         self._failures = 0
         self._resume_at = 0.0
         self._hurry = False
@@ -218,7 +218,7 @@ class _Lane:
             return [key for key in self._sources if not self._closed and not self._is_refused(key)]
 
     def hurry(self) -> None:
-        """Retry at once all keys that wait after a failure, and each refused key once more."""
+        """Retry at once all results that wait after a failure, and each refused result once more."""
         with self._condition:
             self._hurry = True
             self._resume_at = 0.0
@@ -237,8 +237,8 @@ class _Lane:
     def _run(self) -> None:
         while True:
             if self._refused:
-                with contextlib.suppress(StoreFileError):  # reported when something is sent
-                    self._file.current()  # new URLs may have come
+                with contextlib.suppress(StoreFileError):  # the next upload reports a malformed store file
+                    self._file.current()  # the controller may have renewed the URLs
             with self._condition:
                 if self._closed:
                     return
@@ -251,7 +251,7 @@ class _Lane:
             self._attempt(*ready)
 
     def _attempt(self, key: str, version: tuple[Source]) -> None:
-        """Send one version of a key. On failure the key waits for a retry, longer if the store refused it."""
+        """Send one version of a result. On failure the result waits for a retry, longer if the store refused it."""
         try:
             unreadable = self._send(key, version[0])
         except _RefusedError as error:
@@ -270,7 +270,7 @@ class _Lane:
                     del self._sources[key]
 
     def _send(self, key: str, source: Source) -> str:
-        """Upload a key; returns why its file is unreadable, or empty. Raises ``StoreFileError`` for other failures."""
+        """Upload a result; returns why its file is unreadable, else empty. Raises ``StoreFileError`` for failures."""
         store = self._file.current()
         if store is None or key not in store.put:
             raise _RefusedError("no URL was given" if store else "there is no store")
@@ -304,7 +304,7 @@ class _Lane:
 def reason(error: Exception, url: str = "") -> str:
     """Return an error of a request in words that contain no URL."""
     cause = getattr(error, "reason", error)
-    if isinstance(cause, (TimeoutError, socket.timeout)):  # different classes before Python 3.10
+    if isinstance(cause, (TimeoutError, socket.timeout)):  # two classes before Python 3.10
         return "timed out"
     if isinstance(cause, ssl.SSLCertVerificationError):
         clock = clock_skew.in_words(clock_skew.seconds_ahead(url)) if url and cause.verify_code in _TIME_CODES else ""

@@ -81,7 +81,7 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
             if present is None or present.id == entry["before"]:
                 continue
             if entry["id"] and not is_image(present, entry["id"], directory):
-                continue  # another image has the reference now
+                continue  # another image has the reference now, and stays
             if entry["named"]:
                 engine.ask("tag", entry["before"], reference, limit=REMOVE_SECONDS)
                 continue
@@ -138,7 +138,7 @@ def _hand_over(entry: dict[str, Any], new_directory: NodeDirectory) -> None:
     """Move the entry of an image to another run's list: that run's clean then removes the image."""
     entries = _entries(new_directory)
     brought_there = entries.setdefault(entry["reference"], entry)
-    if brought_there is not entry and brought_there["before"] == entry["id"]:  # that run's clean removes both
+    if brought_there is not entry and brought_there["before"] == entry["id"]:  # both runs brought one
         brought_there["before"] = entry["before"]
     _write(new_directory, entries)
 

@@ -116,7 +116,7 @@ def create_argv(engine: ContainerEngine, request: ContainerRequest, selinux: boo
     argv += [] if NO_INIT in request.refused else ["--init"]
     argv += [f"--shm-size={container.shm_bytes}"] if container.shm_bytes and ipc != "host" else []
     argv += [f"--ulimit={name}={limit}" for name, limit in sorted(ulimits(container, request.refused).items())]
-    if container.memory_bytes:  # same limit with swap, that is, no swap: a stage that swaps measures the swap
+    if container.memory_bytes:  # equal limits mean no swap: a stage that swaps measures the disk
         argv += [f"--memory={container.memory_bytes}", f"--memory-swap={container.memory_bytes}"]
     argv += [f"--cpus={container.cpus:g}"] if container.cpus else []
     argv += [f"--user={request.user}"] if request.user else []
@@ -145,7 +145,7 @@ def ulimits(container: StageContainer, refused: Iterable[str] = ()) -> dict[str,
 
 
 def dropped_option(text: str, request: ContainerRequest) -> Optional[str]:
-    """Return the option to drop after an engine's refusal `text`; None for another cause or an option of the plan."""
+    """Return the option to leave out after an engine's refusal; None for another cause, or an option of the plan."""
     if _INIT_MISSING.search(text) and NO_INIT not in request.refused:
         return NO_INIT
     match = _RLIMIT.search(text)
@@ -187,7 +187,7 @@ def absent(reference: str, planned: Optional[Image], engine: str) -> str:
 
 def _own_limit(name: str) -> str:
     _soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
-    if name == "nproc" and not 0 <= hard <= MODEST_NPROC:  # podman gives its containers less than its starter has
+    if name == "nproc" and not 0 <= hard <= MODEST_NPROC:  # podman lowers nproc of containers
         hard = MODEST_NPROC
     return f"{hard}:{hard}"  # -1 is unlimited for Python and for engines
 
@@ -195,5 +195,5 @@ def _own_limit(name: str) -> str:
 def _mount(source: Path, inside: Path, read_only: bool) -> str:
     text = io.StringIO()
     fields = ["type=bind", f"source={source}", f"target={inside}", *(["readonly"] if read_only else [])]
-    csv.writer(text, lineterminator="").writerow(fields)  # both engines read it as CSV: commas in paths are quoted
+    csv.writer(text, lineterminator="").writerow(fields)  # engines read --mount as CSV: commas in paths are quoted
     return text.getvalue()

@@ -77,7 +77,7 @@ def bring_images(directory: NodeDirectory) -> int:
     try:
         message = bringer.bring()
     except (RunnerError, EngineError) as error:
-        state, message = "running", str(error)  # not final: an image that is not there is no verdict on the node
+        state, message = "running", str(error)  # not final: a missing image proves nothing about the node
         fault = {"fault": error.fault} if isinstance(error, ImageError) and error.fault else {}
     except OSError as error:
         where = error.filename or directory.images
@@ -259,7 +259,7 @@ class ImageBringer:
                 )
 
     def _accept(self, engine: ContainerEngine, image: Image, local_image: LocalImage, mismatch: str) -> None:
-        """Check and tag an image that was brought. Raises ``ImageError``, with the text `mismatch` for a wrong id."""
+        """Check the id of a new image, and tag it. Raises ``ImageError``, with the text `mismatch` for a wrong id."""
         if image.id and local_image.id != image.id:
             if not engine.facts.containerd_images:  # containerd gives images ids of its own
                 raise ImageError(mismatch, DELIVERY)
@@ -270,10 +270,10 @@ class ImageBringer:
         self._record(engine, local_image, image)
 
     def _image_of_archive(self, engine: ContainerEngine, image: Image, path: Path, loaded: Sequence[str]) -> LocalImage:
-        """Return the image that was loaded from the archive: another image may have had its reference before."""
+        """Return the image that the engine loaded from an archive: its reference may still name an older image."""
         names = [name for name in loaded if plain(name) == plain(image.reference)] or loaded
         local_image = engine.image(names[0]) if len(names) == 1 else None
-        if local_image is None and not loaded and not engine.facts.containerd_images:  # the caller checks its id
+        if local_image is None and not loaded and not engine.facts.containerd_images:  # the caller checks the id
             local_image = engine.image(image.reference)
         if local_image is None:
             raise ImageError(

@@ -121,12 +121,12 @@ class ContainerRun:
     def _request(self, engine: ContainerEngine, image: LocalImage, argv: Sequence[str]) -> command.ContainerRequest:
         plan, stage, container = self.plan, self.stage, self.stage.container
         devices = engine.access(self.accelerator.vendor)
-        if devices.problem and not container.devices:  # a plan that names devices needs no access by vendor
+        if devices.problem and not container.devices:  # a plan that names devices needs no others
             raise EngineError(devices.problem)
         for source in (volume.partition(":")[0] for volume in container.volumes):
             if source.startswith("/") and _is_missing(source):  # docker would create an empty folder, as root
                 raise EngineError(f"container.volumes: the node has no {source}: mount or create it")
-        is_root = os.geteuid() == 0 or engine.facts.rootless  # files of that root are the runner's own
+        is_root = os.geteuid() == 0 or engine.facts.rootless  # the container's root writes files as the runner's user
         user = container.user or ("0:0" if is_root else f"{os.geteuid()}:{os.getegid()}")
         values = build(plan, stage, command.PLACES, self.accelerator, {}, container.python)
         if image_path := image.environment.get("PYTHONPATH"):
@@ -177,7 +177,7 @@ class ContainerRun:
         inside = [work, work / "cache", *(work / name for name in (command.PLACES.temporary.name, command.HOME.name))]
         for path in inside:
             path.mkdir(mode=0o700, exist_ok=True)
-        if self.stage.container.user:  # not the runner's user; the node directory above is private
+        if self.stage.container.user:  # another user writes here; the node directory stays private
             for path in inside:
                 path.chmod(0o777)
             if self.secrets:
@@ -240,7 +240,7 @@ class ContainerRun:
                 grace_seconds=self.stage.grace_seconds,
                 stop=lambda grace: engine.stop_argv([identifier], grace),
             ),
-            replace(hooks, output=take, ended=look),  # ask before the client's leftover processes are ended
+            replace(hooks, output=take, ended=look),  # ask the engine before leftover processes are ended
         )
         if not endings:
             look(by_itself=False)
@@ -291,7 +291,7 @@ class ContainerRun:
             if over or time.monotonic() - begun >= (RELEASE_SECONDS if problem else SETTLE_SECONDS):
                 notes += [problem] if problem else []
                 return ending
-            hooks.tick()  # keeps the heartbeat; a stop that it returns has no effect any more
+            hooks.tick()  # keeps the record's heartbeat; the work has ended, so a stop changes nothing
             time.sleep(PAUSE_SECONDS)
 
     def _remove(self, engine: ContainerEngine, identifier: str, hooks: Hooks) -> str:

@@ -23,7 +23,7 @@ NVLINK5_XIDS = range(144, 150)
 
 _ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_ADDRESS})[^)]*\): (\d+)[,:]([^(]*)")
-#: "Nonfatal" at its place after the link's unit or before its number, never in a process name, which a user chooses.
+#: "Nonfatal" in the text of an NVLink XID, near the link's unit or number; never in a process name, which users choose.
 _NONFATAL = re.compile(r"^\s*[A-Z][A-Z0-9_]*\s+Non-?fatal\b|\bNon-?fatal\s+XC\d+\s+i\d+\s+Link\b", re.IGNORECASE)
 #: XID by which the driver withdraws a recovery action. The text is at the line's end, after the process name.
 RECOVERY_XID = 154
@@ -33,7 +33,7 @@ _OFF_THE_BUS = re.compile(rf"NVRM: (?:.*?\b({_ADDRESS})\b)?.*fallen off the bus"
 FALLEN_OFF = 79
 _SXID = re.compile(rf"SXid \(PCI:({_ADDRESS})\): (\d+), (?:Fatal|Non-fatal|Nonfatal)", re.IGNORECASE)
 _DEVICE = re.compile(rf"^\S+ ({_ADDRESS})[: ]")
-#: "no uncorrectable hardware errors detected" is amdgpu's all-clear.
+#: amdgpu's number of hardware errors. "no uncorrectable hardware errors detected" has no number: all is well.
 _AMD_ERRORS = re.compile(r"amdgpu.*?\b(\d+) (?:new )?(uncorrectable|correctable|deferred) hardware errors detected")
 #: First line of amdgpu's dump of an error bank, also for corrected errors: the status in the dump tells the kind.
 _ACA_HEAD = re.compile(r"Accelerator Check Architecture events logged")
@@ -90,7 +90,7 @@ class KernelLogReader:
             event = classify(text)
             if _ACA_HEAD.search(text):
                 if any(map(_ACA_STATUS.search, texts[position + 1 : position + 1 + ACA_LINES])):
-                    continue  # the status line that follows tells the kind
+                    continue  # the dump's status line tells the kind of the error
             elif link := _LINK.search(text):
                 port, word = link[1], link[2].lower()
                 if word == self._links.get(port) == "up":  # up twice: the link went down in between, unreported
@@ -130,7 +130,7 @@ def classify(text: str) -> Optional[KernelEvent]:
 
 @cache
 def _compiled() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Return the compiled patterns by kind, at the first line that needs them: most stages have none."""
+    """Compile the patterns of kernel messages, by kind, for the first message: most stages have no messages."""
     return tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
 
 

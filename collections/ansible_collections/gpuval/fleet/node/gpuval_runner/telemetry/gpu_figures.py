@@ -185,7 +185,7 @@ class TelemetryComparison:
     def __init__(
         self, before: GpuReadings, after: GpuReadings, earlier: Sequence[SeenGpu] = (), seconds: Optional[float] = None
     ) -> None:
-        """`seconds` passed between `before` and `after`; None if that is not known."""
+        """`seconds` passed between the readings `before` and `after`; None if that is not known."""
         self._seconds = seconds
         self.new: list[tuple[int, str, int]] = []
         self.lost: list[int] = []

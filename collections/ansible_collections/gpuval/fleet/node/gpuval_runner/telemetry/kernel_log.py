@@ -50,7 +50,7 @@ def open_at_end(path: Path = KMSG) -> int:
             raise FileNotFoundError(errno.ENOENT, "a stand-in")
         os.lseek(handle, 0, os.SEEK_END)
     except OSError as error:
-        if error.errno != errno.ESPIPE:  # a stand-in may be a pipe
+        if error.errno != errno.ESPIPE:  # a pipe in place of /dev/kmsg cannot seek
             if handle >= 0:
                 os.close(handle)
             raise NoLogError(words(error)) from None
@@ -113,7 +113,7 @@ def kernel_message(record: bytes) -> Optional[str]:
 
 
 class Position(NamedTuple):
-    """Position up to which the log was read: time of the youngest message, by wall time and since boot, in seconds."""
+    """Position up to which the kernel's log was read: seconds of the last message, by wall time and since boot."""
 
     wall: float
     boot: float
@@ -151,7 +151,7 @@ def by_tools(since: Position, seconds: float) -> tuple[Messages, Position]:
     if answer.returncode == 0:
         messages = parse_journal(answer.stdout, since.wall)
         is_readable = bool(messages.texts or messages.lost)
-        if not is_readable:  # a readable log without news looks like one that may not be read
+        if not is_readable:  # nothing new, or no permission to read the log?
             trial = ask(0.5, *journal, "-n", "1")
             is_readable = trial.returncode == 0 and bool(parse_journal(trial.stdout).texts)
         if is_readable:

@@ -38,7 +38,7 @@ END, DONE = b"end", {"kind": "done"}
 
 
 class HelperProcess:
-    """The helper process (`child`). One process serves all stages: a start costs as much as a minute of its work."""
+    """The telemetry helper (`child`). One process serves all stages: a start costs as much as a minute of its work."""
 
     def __init__(self, kmsg: Optional[int]) -> None:
         """`kmsg`: file descriptor of the kernel's log, which the helper inherits. Raises ``OSError``."""
@@ -58,7 +58,7 @@ class HelperProcess:
         descendants.LASTING.add(self.process.pid)
 
     def order(self, line: bytes) -> bool:
-        """Begin a stage with a line of settings, or end it with another line; returns whether the helper is alive."""
+        """Send a line to the helper: settings begin a stage, others end it. Returns whether the helper is alive."""
         try:
             cast("IO[bytes]", self.process.stdin).write(line + b"\n")
         except OSError:
@@ -103,7 +103,7 @@ class Handover:
         return ""
 
     def begin(self, settings: bytes) -> HelperProcess:
-        """Begin a stage in the running helper, else in a new one. Raises ``OSError``."""
+        """Begin a stage in the running telemetry helper, else in a new helper. Raises ``OSError``."""
         if self.helper and self.helper.order(settings):
             return self.helper
         self.end_helper()
@@ -123,7 +123,7 @@ class Handover:
             self.handle = None
 
 
-#: The handover of the runner's own stages.
+#: What each stage of this runner passes on to the next.
 PROCESS = Handover()
 
 

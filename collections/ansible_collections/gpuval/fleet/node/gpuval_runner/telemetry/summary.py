@@ -177,7 +177,7 @@ class TelemetrySummary:
             self._critical[address] += count
         xid, text = message.get("number"), texts[0] if texts else ""
         key = (kind, xid, address)
-        if key not in self._events and len(self._events) >= MAX_KERNEL_EVENTS:  # others of a kind share an entry
+        if key not in self._events and len(self._events) >= MAX_KERNEL_EVENTS:  # more events of a kind share an entry
             key, text = (kind, None, None), ""
         new = {**dict(zip(("kind", "number", "address"), key)), "count": 0, "text": text}
         self._events.setdefault(key, new)["count"] += count
@@ -195,7 +195,7 @@ class TelemetrySummary:
 
         def add(name: str, value: Optional[float], scope: str = "node") -> None:
             if value is not None:
-                # No sensor has more than six decimals, only ratios of errors.
+                # Six decimals are enough for sensors, but not for ratios of errors.
                 value = round(value, 6) if abs(value) > 1e-6 else value
                 summary.append({"name": name, "value": value, "unit": name.rpartition("_")[2], "scope": scope})
 
@@ -233,7 +233,7 @@ class TelemetrySummary:
         return summary
 
     def _device_errors(self) -> Iterator[tuple[str, dict[str, float]]]:
-        """Yield each metric of errors that were counted, with the errors by device or port."""
+        """Yield each metric of PCIe and link errors, with the number of errors by device or port."""
         fields = [self._end.get(name) for name in ("pcie_errors", "link_failures")]
         rises = {kind: errors for field in fields if isinstance(field, dict) for kind, errors in field.items()}
         for name, kind, _words in DEVICE_ERRORS:

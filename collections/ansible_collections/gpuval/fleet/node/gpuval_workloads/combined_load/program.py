@@ -32,12 +32,12 @@ from ..rdma.program import INSTALL
 from .worker import DATA_FILE, LEFT_OUT, CombinedLoad
 
 READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS, KILL_SECONDS = 300.0, 60.0, 10.0, 6.0, 10.0
-NIC_END_SECONDS = 30.0  # for perftest to end; END_SECONDS is for fio
+NIC_END_SECONDS = 30.0  # time for perftest to end; fio gets END_SECONDS
 WARM_UP = 0.2  # share of a phase that is not measured
 SOLO_SHARE, MOST_SOLO_SECONDS = 0.06, 60.0  # share of the whole time, for each kind of part
 NIC_SOLO_SECONDS = 15.0  # minimum: two measurements of perftest after the warm-up
 MIB = 1 << 20
-MAX_SAMPLES = 2048  # of each process, evenly spread over a phase of any length
+MAX_SAMPLES = 2048  # kept samples of each process, evenly spread over a phase
 #: Minimum cores of each part. Without enough cores, the first parts are left out, so that the GPUs get theirs.
 LEAST_CORES = {"nic": 2, "loopback": 2, "disk": 1, "memory": 1, "cpu": 1}
 UNITS = {"gpu": ("tflops", "TFLOP/s", 1e12)}
@@ -71,7 +71,7 @@ class Worker:
 
     @property
     def is_absent(self) -> bool:
-        """Whether the part never began: a port that may not be opened. If another part stops, evidence is missing."""
+        """Whether the part never began: an RDMA port that may not be opened. Of others, evidence is missing then."""
         return self.kind == "nic" and bool(self.left_out) and self.process.poll() is None
 
     def read(self) -> None:
@@ -105,7 +105,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class LoadPhase:
-    """A measured interval, by the monotonic clock."""
+    """A measured interval, in seconds of the monotonic clock."""
 
     begin: float
     end: float
@@ -165,7 +165,8 @@ def crowded_out(count_by_kind: dict[str, int], cores: int) -> list[str]:
 
 
 def main(result: WorkloadResult) -> None:
-    """Measure all parts. Raises ``WorkloadFailure`` for a part that ends, hangs or computes wrong results."""
+    """Load and measure all parts of the node. Raises ``WorkloadFailure`` for a part that ends, hangs or computes wrong
+    results."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     parser = workload_parser("combined_load", "Load all parts of the node.")
     parser.add_argument("--seconds", type=positive_float, default=120.0, help="seconds, alone and together")
@@ -257,7 +258,7 @@ def lay_out(file: Path, size: int) -> tuple[fio.FioEngine, fio.FioMeasurement]:
 
 @contextmanager
 def _workers(count_by_kind: dict[str, int], load: CombinedLoad) -> Iterator[list[Worker]]:
-    """Yield the processes of all parts; they are ended with the context."""
+    """Yield the processes that load the node's parts; they end with the context."""
     workers = []
     command = [sys.executable, "-m", "gpuval_workloads.combined_load.worker"]
     try:
@@ -273,7 +274,7 @@ def _workers(count_by_kind: dict[str, int], load: CombinedLoad) -> Iterator[list
     finally:
         for worker in workers:
             if worker.process.stdin:
-                with suppress(OSError):  # the process did not read the order
+                with suppress(OSError):  # the process has ended, or reads no input
                     worker.process.stdin.close()
         _wait(workers, NIC_END_SECONDS if load.nics else END_SECONDS)
         for worker in workers:
@@ -303,7 +304,7 @@ def _until_ready(workers: Sequence[Worker], result: WorkloadResult) -> None:
 def _run(
     workers: Sequence[Worker], seconds: float, result: WorkloadResult, title: str, report=lambda _phase: None
 ) -> LoadPhase:
-    """Run the workers for `seconds`; return the interval. Raises ``WorkloadFailure`` for one that ends or stalls."""
+    """Load parts for `seconds`; return the interval. Raises ``WorkloadFailure`` for a worker that ends or stalls."""
     begin = spoken = time.monotonic()
     result.report(f"{title}: {seconds:.0f} s")
     for worker in workers:
@@ -333,7 +334,7 @@ def _look_at(workers: Sequence[Worker]) -> None:
             worker.left_out = "the kernel killed it for want of memory: raise the memory limit of the stage's container"
             ended.remove(worker)
     if ended:
-        time.sleep(0.5)  # for its last output
+        time.sleep(0.5)  # its last output may still come
         words = "; ".join(f"{w.name} ended with {w.process.returncode}: {w.last_line}" for w in ended[:8])
         raise WorkloadFailure(f"a part failed under load: {words}")
 

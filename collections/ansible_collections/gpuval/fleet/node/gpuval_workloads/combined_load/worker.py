@@ -31,11 +31,11 @@ from ..rdma import node, perftest
 REPORT_SECONDS = 0.5
 CPU_BYTES, MEMORY_BYTES, LOOPBACK_BYTES = 1 << 20, 64 << 20, 1 << 20
 GPU_SIZE, CPU_SIZE = 8192, 512
-QUEUED = 16  # products between two readings of the clock
+QUEUED = 16  # matrix products between two readings of the clock
 DISK_SECONDS = 2.0
-NIC_SLACK_SECONDS = 15.0  # beside the measurement, on a busy host
+NIC_SLACK_SECONDS = 15.0  # time for perftest beside its measurement
 LEFT_OUT = "left out: "
-DATA_FILE = "combined_load.data"  # in the work directory
+DATA_FILE = "combined_load.data"  # a file in the stage's work directory
 CHECK_EVERY = 20  # rounds between two comparisons of results
 NICE = 10  # processes that feed the GPUs have priority
 
@@ -146,7 +146,7 @@ def disk(_index: int, load: CombinedLoad) -> Rounds:
 
 def _leave_out(problem: str) -> NoReturn:
     print(f"{LEFT_OUT}{problem}", flush=True)
-    sys.stdin.read()  # to the end of the stage
+    sys.stdin.read()  # waits for the end of the stage
     sys.exit(0)
 
 
@@ -200,7 +200,7 @@ def serve(rounds: Rounds) -> None:
         amount, errors = next(rounds)
         total, wrong = total + amount, wrong + errors
         clock = time.monotonic()
-        if clock - spoken >= REPORT_SECONDS:
+        if errors or clock - spoken >= REPORT_SECONDS:
             spoken = clock
             print(json.dumps([clock, total, wrong]), flush=True)
 

@@ -38,7 +38,7 @@ class FioEngine:
 #: Engines in the order to try: not every fio has libaio, and not every file system supports direct I/O. psync has one
 #: request under way, whatever the depth.
 _ENGINES = (FioEngine("libaio", True), FioEngine("psync", True), FioEngine("psync", False))
-#: Error texts of fio, and of the loader, that are not at the start of a line.
+#: Error texts of fio, and of the dynamic loader, that are not at the start of a line.
 _ERROR = re.compile(r"error=|: error while loading|not found \(required by")
 _UNSUPPORTED = ("Invalid argument", "engine", "Operation not supported", "does not support direct")
 
@@ -138,7 +138,7 @@ def run(directory: Path, seconds: float, size_bytes: int) -> FioMeasurement | No
         with tempfile.TemporaryDirectory(prefix="fio-", dir=directory) as folder:
             path = Path(folder) / "data"
             write = FioWork("write", BLOCK, DEPTH, size_bytes, seconds / 2, arguments=("--end_fsync=1",))
-            engine, written = choose_engine(fio, path, size_bytes, write)  # written completely and flushed
+            engine, written = choose_engine(fio, path, size_bytes, write)  # writes and flushes the whole file
             if written.problem:
                 return FioMeasurement(problem=written.problem)
             depth = DEPTH if engine.name == "libaio" else 1

@@ -72,7 +72,7 @@ class StepCurve:
         self._kept = frozenset(kept_steps)
         self._points = points
         self._stretch = 1
-        self._sums: list[float] = []  # of each stretch; the last may be incomplete
+        self._sums: list[float] = []  # sum of each stretch; the last may be incomplete
         self._latest: deque[float] = deque(maxlen=_END_POINTS)
         self._first = math.nan
         self._count = 0
@@ -96,7 +96,7 @@ class StepCurve:
                 self.at[self._count] = value
 
     def whole_stretches(self) -> list[float]:
-        """Return the mean of each stretch that is complete."""
+        """Return the mean of each complete stretch of steps."""
         return [total / self._stretch for total in self._sums[: self._count // self._stretch]]
 
     @property
@@ -104,7 +104,7 @@ class StepCurve:
         return self._latest[-1]
 
     def thinned(self) -> tuple[list[int], list[float]]:
-        """Return the mean of each stretch, at the number of its last step."""
+        """Return the last step of each stretch of steps, and the mean of each stretch."""
         ends = [min(self._count, number * self._stretch) for number in range(1, len(self._sums) + 1)]
         return ends, [total / (end - start) for total, start, end in zip(self._sums, [0, *ends], ends)]
 
@@ -164,7 +164,7 @@ class LapStatistics:
 
     @property
     def sustained_ratio(self) -> float:
-        """Return the speed of the last third over that of the first: below 1 if hot processors slow down."""
+        """Return the speed of the last third of the laps over that of the first: hot processors slow down."""
         laps = self._sample.kept
         third = max(1, len(laps) // 3)
         return median(laps[:third]) / median(laps[-third:])
@@ -178,7 +178,7 @@ class LapStatistics:
             seconds=mean,
             median_seconds=middle,
             spread_ratio=_MAD_TO_SIGMA * median([abs(lap - middle) for lap in laps]) / middle if middle else 0.0,
-            lost_ratio=max(0.0, 1 - percentile(laps, 10) / mean) if mean else 0.0,  # below 0: a few laps are far faster
+            lost_ratio=max(0.0, 1 - percentile(laps, 10) / mean) if mean else 0.0,  # else negative with few fast laps
             slowest_hundredth_ratio=middle / fmean(slowest) if slowest else None,
             busy_ratio=self.seconds / self.wall_seconds if self.wall_seconds else None,
             uncertainty_ratio=uncertainty(self._blocks.whole_stretches()),

@@ -37,7 +37,7 @@ _STALL_REMEDY = (
 
 
 class StallError(WorkloadCrash):
-    """The watcher ended the ranks because one stalled; their errors about each other do not matter."""
+    """A rank stalled, and the watcher ended all ranks: their errors about each other do not matter."""
 
 
 class KilledError(WorkloadCrash):
@@ -92,7 +92,7 @@ def take_failure(result: WorkloadResult, directory: Path) -> None:
 
 
 def take_outcome(result: WorkloadResult, directory: Path) -> None:
-    """Copy the result that the node's first rank left in a folder into ``result``. Raises ``WorkloadCrash``."""
+    """Copy the result that this node's first rank left in a folder. Raises ``WorkloadCrash`` if it left none."""
     outcome = directory / OUTCOME_FILE
     if not outcome.exists():
         raise WorkloadCrash("all ranks ended with exit code 0 but the first left no outcome")
@@ -100,7 +100,7 @@ def take_outcome(result: WorkloadResult, directory: Path) -> None:
 
 
 def rank_environment(environ: Mapping[str, str], accelerator: TorchDevices, processes: int) -> dict[str, str]:
-    """Return additional variables for the ranks: shares of cores, gloo on the loopback. Existing values stay."""
+    """Return environment variables for the ranks: share of cores, loopback for gloo. Variables in ``environ`` stay."""
     variables = {"OMP_NUM_THREADS": str(max(1, available_cores() // processes))}
     if not accelerator.is_gpu:
         loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]

@@ -22,7 +22,7 @@ PORTS = range(20000, 29000)
 
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies (Linux)."""
-    process_control(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    process_control(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
 
 
 def below(*pids: int, processes: Mapping[int, Process] | None = None) -> set[int]:

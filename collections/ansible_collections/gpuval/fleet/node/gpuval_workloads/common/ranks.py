@@ -199,15 +199,15 @@ def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
     ``WorkloadFailure`` and a lack of device memory are written to a file for the launcher, which ends the other ranks;
     other exceptions leave a note, too, which tells the rank that failed first from ranks that lost a peer."""
     die_with_parent()  # torchrun is the parent: this process has its own session
-    launcher = os.environ.get(LAUNCHER_VARIABLE)  # DeepSpeed's launcher, a separate process, has none
+    launcher = os.environ.get(LAUNCHER_VARIABLE)  # not set under DeepSpeed, whose launcher is another process
     if launcher and os.getppid() != int(launcher):
         raise SystemExit("the launcher is gone")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     result = WorkloadResult()
     progress = RankProgress(Path(os.environ[RANK_DIRECTORY_VARIABLE], BEAT_FILE.format(rank=rank)))
     progress.start()
-    ranks = Ranks(rank, world_size, choose_accelerator(), progress, node_ranks(os.environ))
     try:
+        ranks = Ranks(rank, world_size, choose_accelerator(), progress, node_ranks(os.environ))
         if ranks.accelerator.kind == "hpu":
             import habana_frameworks.torch.distributed.hccl  # noqa: F401 - registers the backend
         options: dict[str, Any] = {}

@@ -137,7 +137,7 @@ def finite_or_none(value: Optional[Number]) -> Optional[Number]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file's text in one step, after the new text is synced to disk."""
-    from gpuval_node.atomic_file import replace_file  # the controller reads constants of this file
+    from gpuval_node.atomic_file import replace_file  # the controller imports this module for constants
 
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text.encode(), 0o600, is_durable=True)
@@ -180,7 +180,7 @@ def is_importable(name: str) -> bool:
     command = [sys.executable, "-c", "import importlib, sys; importlib.import_module(sys.argv[1])", name]
     try:
         trial = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
-    except subprocess.TimeoutExpired:  # the stage that needs the package will show why
+    except subprocess.TimeoutExpired:  # the stage that needs the package shows why the import hangs
         return True
     return not re.search(r"^(?:ImportError|ModuleNotFoundError|OSError)\b", trial.stderr, re.MULTILINE)
 

@@ -99,7 +99,7 @@ class Stream:
                 delta = choice.get("delta") or {}
                 piece = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning")
                 if piece:
-                    self.texts.append("" + piece)  # raises TypeError unless a text
+                    self.texts.append("" + piece)  # raises TypeError for anything but text
                     self.times.append(now)
                 self.is_finished = self.is_finished or bool(choice.get("finish_reason"))
         except (AttributeError, TypeError):

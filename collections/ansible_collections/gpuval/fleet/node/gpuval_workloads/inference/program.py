@@ -151,7 +151,7 @@ def _accelerator(environ: Mapping[str, str]) -> TorchDevices:
     """Return the devices, found by PyTorch in a separate process: this one must not hold a GPU beside the server."""
     if environ.get("GPUVAL_ACCELERATOR") == "cpu":
         return CPU
-    own_package = str(Path(__file__).resolve().parents[2])  # in a folder or in a zip
+    own_package = str(Path(__file__).resolve().parents[2])  # the folder or zip that holds this package
     completed = subprocess.run(
         [sys.executable, "-c", _ASK_TORCH],
         env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, (own_package, environ.get("PYTHONPATH"))))},

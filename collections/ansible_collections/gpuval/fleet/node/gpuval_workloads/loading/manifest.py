@@ -100,8 +100,8 @@ def origin_of(
     the file, None for a missing one: ``announced`` is from the manifest, ``first`` from the file that did not match,
     ``read_again`` from a second read of it, ``sent`` of the store's data without the disk, ``second`` of a second
     copy."""
-    rules = (  # the first that applies counts
-        (STORE, first is None),  # listed, but not received
+    rules = (  # the first rule that applies counts
+        (STORE, first is None),  # the store lists the file, but did not send it
         (NODE, read_again != first),
         (STORE, sent == first),
         (NETWORK, sent != announced),

@@ -213,7 +213,7 @@ class ModelLoad:
 
     def _copy(self, sizes: Mapping[str, int], report: Callable[[Any], None] = lambda _statistics: None) -> int:
         """Copy files and return the number of interruptions. Raises ``WorkloadCrash`` for a full disk."""
-        self.result.environment["fault"] = STORE_AWAY  # if the runner ends the stage at its time limit
+        self.result.environment["fault"] = STORE_AWAY  # stays if the runner ends the stage at its limit
         try:
             options = {"transfers": self.options.transfers, "streams": self.options.streams}
             return self.rclone.copy(self.source, self.folder, sizes, **options, report=report)

@@ -34,7 +34,7 @@ CALL_SECONDS = 300
 AWAY_SECONDS = 180.0
 PAUSE_SECONDS = 5.0
 STATS_SECONDS = 5
-#: With the waits between retries, a copy survives a store that is unreachable for two minutes.
+#: rclone's retries of a copy: with the waits between them, the store may be unreachable for two minutes.
 RETRIES, RETRY_SECONDS, LOW_LEVEL_RETRIES = 7, 25, 3
 #: A copy that moves fewer bytes/s over this time has stalled.
 STALL_BYTES_PER_SECOND, STALL_SECONDS = 5_000, 180.0
@@ -248,7 +248,7 @@ class Rclone:
 
     def _command(self, arguments: list[str]) -> list[str]:
         connection = ["--contimeout", "15s", "--timeout", "60s"]
-        authority = self._config.with_name("ca.pem")  # of the store, if the system does not trust it
+        authority = self._config.with_name("ca.pem")  # the store's authority, if the system does not trust it
         trusted = ["--ca-cert", str(authority)] if authority.is_file() else []
         return [self._binary, "--config", str(self._config), *trusted, *connection, *arguments]
 

@@ -82,7 +82,7 @@ def _nvme(log: dict, used: str, spare: str, celsius: float | None) -> Health | N
     """Return the health in an NVMe log; None if a mandatory field is missing: neither healthy nor failing. ``used`` and
     ``spare`` are names of fields."""
     critical = log.get("critical_warning")
-    if isinstance(critical, dict):  # with -v, and in some releases of nvme-cli always
+    if isinstance(critical, dict):  # from nvme-cli with -v, from some releases always
         critical = critical.get("value")
     bits, errors = _int(critical), _int(log.get("media_errors"))
     if bits is None or errors is None:

@@ -112,7 +112,7 @@ def _floors(text: str) -> dict[str, float]:
 def main(result: WorkloadResult) -> None:
     """Measure all targets. Raises ``WorkloadFailure``, naming the target, for wrong data, disk errors, and volumes of
     the site that are full, read-only, slow or broken."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that folders are removed
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # exits, and so removes its folders
     options = parse_arguments(sys.argv[1:])
     work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
     targets = [

@@ -56,6 +56,6 @@ def file_bytes(limit_bytes: float, most_bytes: float, free_bytes: float, keep_by
 
 
 def verify_bytes(size_bytes: int, bytes_per_second: float, seconds: float, limit_bytes: float) -> int:
-    """Return how many bytes to write and read back within the time, at the measured rate."""
+    """Return how many bytes to write and read back as verification: what the time allows at the measured rate."""
     size = min(size_bytes, FILE_SHARE * limit_bytes, bytes_per_second * seconds * VERIFY_SHARE / 3)
     return max(MIB, int(size) // MIB * MIB)

@@ -47,7 +47,7 @@ def in_memory(target: StorageTarget, mounts: Path = MOUNTS) -> bool:
 
 
 def free_bytes(target: StorageTarget) -> tuple[int, int]:
-    """Return free bytes for this user and total bytes. Raises ``TargetError``."""
+    """Return a target's free bytes (for this user) and total bytes. Raises ``TargetError``."""
     try:
         if target.raw:
             with target.path.open("rb", buffering=0) as device:
@@ -111,7 +111,7 @@ def refused(path: Path, root: Path = Path("/")) -> str:
         os.close(os.open(path, os.O_RDWR | os.O_EXCL))
     except OSError as error:
         return f"is in use or cannot be opened ({error.strerror})"
-    # Finds unmounted file systems, LVM, RAID. Exit code 2: nothing found.
+    # blkid finds unmounted file systems, LVM and RAID; its exit code 2 means that it found nothing.
     ended = command.run(["blkid", "-p", "-o", "export", path], BLKID_SECONDS)
     if ended.code == 2:
         return ""
