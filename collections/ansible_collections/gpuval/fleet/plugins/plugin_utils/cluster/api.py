@@ -35,7 +35,7 @@ PAGE = 500
 MAX_LOG_BYTES = 16 << 20
 #: Time limit to read one log, retries included: the pod's kubelet may be dead, and other nodes wait meanwhile.
 LOG_SECONDS = 8.0
-#: Bytes read of an error's body.
+#: Maximum bytes to read of the body of an HTTP error.
 MAX_STATUS_BYTES = 1 << 16
 #: HTTP codes of answers that are retried; 403 only from an API server that may have just started.
 RETRIED = frozenset({403, 429, 500, 502, 503, 504})
@@ -89,15 +89,15 @@ class ObjectRefused(ClusterError):  # noqa: N818  (what the answer is)
 
 
 class Gone(ClusterError):  # noqa: N818  (what the answer is)
-    """The resource version is too old: list again."""
+    """HTTP 410: the resource version is too old; list again."""
 
 
 class Missing(ClusterError):  # noqa: N818  (what the answer is)
-    """There is no such object or namespace."""
+    """HTTP 404: the cluster has no such object or namespace."""
 
 
 class Exists(ClusterError):  # noqa: N818  (what the answer is)
-    """A different object already has this name."""
+    """HTTP 409: another object has this name, or the object has changed since it was read."""
 
 
 _ERRORS: Mapping[int, type[ClusterError]] = {
@@ -147,8 +147,6 @@ class Cluster:
         """The address of the API server."""
         return str(self._client.configuration.host)
 
-    # Requests
-
     def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Manifest:
         """Create an object and return it. If an object with this name and labels exists, return that, trimmed: an
         earlier answer was lost, or the run is resumed. With `dry_run` the API server only checks the object. Raises
@@ -186,7 +184,7 @@ class Cluster:
             except Gone:
                 if "continue" not in query:
                     raise
-                del query["continue"]  # the version expired between two pages: list from the start
+                del query["continue"]  # the list's version expired between two pages: list from the start
                 items = []
                 continue
             items += [unmanaged(item) if untrimmed else trim(kind, item) for item in page["items"] or []]
@@ -315,8 +313,6 @@ class Cluster:
             raise self._error(request.asked, answer)
         return EventStream(answer)
 
-    # Transport
-
     def _request(self, kind: ObjectKind, verb: str, method: str, **options: Any) -> ApiRequest:
         """A request about the objects of a kind."""
         return ApiRequest(kind.asked(verb), method, kind.path(self.namespace), **options)
@@ -376,7 +372,7 @@ class Cluster:
             queries = [(key, value) for key, value in request.query.items() if value]
             try:
                 client.update_params_for_auth(headers, queries, ["BearerToken"])
-            except Exception as error:  # raised by a plugin of the operator
+            except Exception as error:  # login plugins of the operator may raise anything
                 raise ClusterError(f"the login to the cluster failed: {error}") from None
         url = client.configuration.host + request.path + (f"?{urlencode(queries)}" if queries else "")
         data = None
@@ -405,7 +401,7 @@ class Cluster:
         if complete:
             response.release_conn()
         else:
-            response.close()  # the rest is not needed
+            response.close()  # instead of reading the rest of the answer
         return _ApiAnswer(response.status, content, _seconds(response.headers.get("Retry-After")))
 
     def _log_in_again(self, logins: int) -> None:
@@ -475,15 +471,15 @@ class EventStream:
         shutdown = getattr(self._response, "shutdown", None)
         try:
             if shutdown:
-                shutdown()  # wakes the reading thread; close alone would wait for it
+                shutdown()  # wakes the thread that reads the watch; close alone would wait for it
             else:
                 self._response.connection.sock.shutdown(socket.SHUT_RD)
         except (OSError, AttributeError, ValueError):
-            return  # it has ended already
+            return  # the watch has ended already
 
 
 def _parsed(answer: _ApiAnswer) -> Manifest:
-    """The JSON object in an answer; empty if the answer is anything else."""
+    """The JSON object in an answer of the API; empty if the answer is anything else."""
     try:
         document = json.loads(answer.data)
     except ValueError:

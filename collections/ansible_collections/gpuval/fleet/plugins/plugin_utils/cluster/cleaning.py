@@ -98,7 +98,7 @@ def clean(
         wait = min(LONGEST_WAIT_SECONDS, wait * 2)
         for kind, objects in still.items():
             if any(not item["metadata"].get("deletionTimestamp") for item in objects):
-                _delete(cluster, kind, objects, values)  # objects created since, by a controller that still works
+                _delete(cluster, kind, objects, values)  # a controller that still works has created objects since
     for kind, names_made in names_by_kind.items():
         if removed := names_made - {leftover.name for leftover in result.left if leftover.kind == kind}:
             result.removed[kind] = sorted(removed)

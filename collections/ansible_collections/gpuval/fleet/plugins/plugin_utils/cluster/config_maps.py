@@ -26,7 +26,8 @@ class PlanPlace:
 
 
 def code_config_map(run_id: str, namespace: str, archives: Mapping[str, bytes]) -> Manifest:
-    """The ConfigMap of a run's programs. Its name depends on the content, which another version of gpuval changes."""
+    """The ConfigMap of a run's programs: `archives`, zip files `runner` and `workloads`. Its name depends on the
+    content, which another version of gpuval changes."""
     size = sum(map(len, archives.values()))
     if size > MOST_PROGRAM_BYTES:
         raise PodSettingsError(f"runner and workloads are {size} bytes, and a ConfigMap holds 1 MiB")
@@ -67,8 +68,8 @@ def gang_config_maps(
 def _in_config_maps(
     run_id: str, namespace: str, content_name: str, documents: Iterable[tuple[Owner, str, Mapping[str, Any], str]]
 ) -> tuple[list[Manifest], dict[Owner, PlanPlace]]:
-    """Pack documents into ConfigMaps, and return each document's place by its owner. `documents`: for each its owner,
-    its key, the document, and its name in messages."""
+    """Pack documents into ConfigMaps. Returns these, and by owner the ConfigMap and key of each document. `documents`:
+    (owner, key, document, name in messages); `content_name`: word in the names of the ConfigMaps."""
     maps: list[Manifest] = []
     places: dict[Owner, PlanPlace] = {}
     batches: list[list[tuple[Owner, str, str]]] = [[]]

@@ -81,7 +81,7 @@ def claim_template(run_id: str, namespace: str, devices: NodeDevices, *, is_queu
     request: Manifest = {"deviceClassName": devices.device_class, "allocationMode": "All"}
     if is_queued or devices.tainted:
         request |= {"allocationMode": "ExactCount", "count": devices.count}
-    if devices.partitions and devices.kind and not is_queued:  # the class may select partitions, too
+    if devices.partitions and devices.kind and not is_queued:  # the DeviceClass may select partitions, too
         expression = f'device.attributes["{devices.driver}"].type == "{devices.kind}"'
         request["selectors"] = [{"cel": {"expression": f'device.driver == "{devices.driver}" && {expression}'}}]
     name = names.run_name(run_id, f"{GPUS}-{names.digest(json.dumps(request, sort_keys=True), 10)}")
@@ -106,7 +106,7 @@ def compute_domains(
             name = names.run_name(run_id, f"domain-{names.digest(f'{gang} {clique}', 10)}")
             metadata = names.metadata(run_id, namespace, name)
             metadata["labels"][names.GANG_LABEL] = names.label_value(gang)
-            channel = {"resourceClaimTemplate": {"name": f"{name}-{CHANNEL}"}}  # NVIDIA's DRA controller creates it
+            channel = {"resourceClaimTemplate": {"name": f"{name}-{CHANNEL}"}}  # made by NVIDIA's controller
             spec = {"numNodes": len(members), "channel": channel}
             kind = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain"}
             domains.append(({**kind, "metadata": metadata, "spec": spec}, members))

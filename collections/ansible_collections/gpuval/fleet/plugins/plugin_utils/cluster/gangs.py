@@ -101,7 +101,7 @@ def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifes
 
 
 def labelled(manifest: Mapping[str, Any], gang_round: GangRound | None) -> Manifest:
-    """The object, and the pods that it makes, with the labels of their round; unchanged if `gang_round` is None."""
+    """A manifest with the labels of its multi-node round, also for pods made of it; unchanged without `gang_round`."""
     if gang_round is None:
         return dict(manifest)
     result = copy.deepcopy(dict(manifest))
@@ -114,7 +114,8 @@ def labelled(manifest: Mapping[str, Any], gang_round: GangRound | None) -> Manif
 
 
 def queued(job: Manifest, settings: PodSettings, hostname: str) -> Manifest:
-    """The Job, changed so that it is suspended until its Kueue queue admits it."""
+    """A Job, changed so that it is suspended until its Kueue queue admits it. `hostname`: its node's label
+    kubernetes.io/hostname, empty if unknown."""
     kueue, metadata, spec = settings.kueue, job["metadata"], job["spec"]
     most = spec["activeDeadlineSeconds"] + MAX_SECONDS_SLACK
     metadata["labels"] |= {QUEUE_LABEL: settings.queue, MAX_SECONDS_LABEL: str(most)}
@@ -123,7 +124,7 @@ def queued(job: Manifest, settings: PodSettings, hostname: str) -> Manifest:
     metadata["annotations"][names.QUEUE_ANNOTATION] = settings.queue
     spec["suspend"], template = True, spec["template"]
     template["metadata"]["annotations"] |= {name: kueue[key] for key, name in TOPOLOGY.items() if kueue.get(key)}
-    if hostname:  # Kueue's topology reads no affinity: it would choose another node
+    if hostname:  # Kueue's topology ignores node affinity, and would choose another node
         template["spec"].setdefault("nodeSelector", {})[names.HOSTNAME_LABEL] = hostname
     return job
 
@@ -155,7 +156,7 @@ def job_set(
         "kind": "JobSet",
         "metadata": metadata,
         "spec": {
-            # Pods have DNS names by the Service of the round.
+            # The JobSet needs no Service: that of the round gives pods their DNS names.
             "network": {"enableDNSHostnames": False},
             "failurePolicy": {"maxRestarts": 0},
             **({"suspend": True} if queue else {}),
@@ -166,7 +167,7 @@ def job_set(
 
 
 def _replicated(job: Manifest) -> Manifest:
-    """A Job as a JobSet contains it: without queue labels, which the set has, and with no index in its pod's name."""
+    """A Job as a JobSet contains it: without queue labels, which the JobSet has, and without an index in pod names."""
     labels = {key: value for key, value in job["metadata"]["labels"].items() if not key.startswith("kueue.")}
     spec = {key: value for key, value in job["spec"].items() if key != "suspend"}
     return {

@@ -63,7 +63,7 @@ KINDS = {
 
 
 def trim(kind: str, item: Manifest) -> Manifest:
-    """The object without the fields that gpuval does not use: a thousand objects may be in memory."""
+    """A Kubernetes object without the fields that gpuval does not use: a thousand objects may be in memory."""
     item = unmanaged(item)
     if kind in ("Secret", "ConfigMap"):
         return {"metadata": item["metadata"]}
@@ -96,6 +96,6 @@ def trim(kind: str, item: Manifest) -> Manifest:
 
 
 def unmanaged(item: Manifest) -> Manifest:
-    """The object without its managed fields and self link."""
+    """A Kubernetes object without metadata.managedFields and metadata.selfLink."""
     left_out = ("managedFields", "selfLink")
     return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key not in left_out}}

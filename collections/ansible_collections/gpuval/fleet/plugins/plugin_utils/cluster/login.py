@@ -62,14 +62,15 @@ def plain_reason(error: BaseException) -> str:
 @functools.cache
 def _library(name: str) -> Any:
     try:
-        # Costs a second and 40 MB, so only where a cluster is used.
+        # The import costs a second and 40 MB, so only where a cluster is used.
         return importlib.import_module(name)
     except ImportError as error:
         raise ClusterError(f"kubernetes is needed on the controller: pip install kubernetes ({error})") from None
 
 
 def log_in(access: ClusterAccess, folder: str) -> Any:
-    """Log in and return the library's API client. `folder`: where keys and certificates are written."""
+    """Log in to a cluster. Returns an ApiClient of the library `kubernetes`. `folder`: where keys and certificates are
+    written."""
     client, config = _library("kubernetes.client"), _library("kubernetes.config")
     configuration, proxy = client.Configuration(), ""
     path = access.kubeconfig or os.environ.get("KUBECONFIG", "") or "~/.kube/config"

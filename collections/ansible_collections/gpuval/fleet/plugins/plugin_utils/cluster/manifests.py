@@ -390,7 +390,7 @@ def _container(
         "env": environment,
         "resources": _resources(settings, wants, gpus),
         "securityContext": _security(settings, wants),
-        # For a runner that failed before it wrote a termination message.
+        # The log tells why, if the runner failed before it wrote a termination message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "given", "mountPath": GIVEN, "readOnly": True},

@@ -73,7 +73,7 @@ def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -
     }
     patch: dict[str, Any] = {}
     if desired_taints != taints:
-        # A patch replaces the whole list: it must be the one that was read, or another's taint would be lost.
+        # A patch replaces all taints: if the node has changed since it was read, another's taint would be lost.
         patched["resourceVersion"] = meta["resourceVersion"]
         patch["spec"] = {"taints": desired_taints}
     if not patched:

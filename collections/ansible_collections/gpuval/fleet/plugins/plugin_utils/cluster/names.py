@@ -11,7 +11,7 @@ COMPONENT_LABEL, CONTROLLER = "app.kubernetes.io/component", "controller"
 RUN_LABEL = "gpuval.io/run"
 NODE_LABEL = "gpuval.io/node"
 ATTEMPT_LABEL = "gpuval.io/attempt"
-#: Label of the objects of a multi-node round: id of the run that contains the round, whose own run id is another.
+#: Label of the objects of a multi-node round: id of the run that contains the round. A round has its own run id, too.
 PARENT_LABEL = "gpuval.io/parent"
 ROUND_LABEL = "gpuval.io/round"
 GANG_LABEL = "gpuval.io/gang"
@@ -75,7 +75,7 @@ def node_metadata(run_id: str, namespace: str, node: str, attempt: int) -> dict[
 
 
 def core_object(kind: str, meta: dict[str, Any], **content: Any) -> dict[str, Any]:
-    """An object of the core API, `v1`."""
+    """The manifest of an object of Kubernetes' core API, `v1`. `content`: fields beside the metadata (`meta`)."""
     return {"apiVersion": "v1", "kind": kind, "metadata": meta, **content}
 
 

@@ -82,7 +82,7 @@ def parts(objects: NodeObjects, output: Callable[[str, str], Part]) -> list[Part
 
 
 def secrets_in(manifests: Iterable[Thing]) -> set[str]:
-    """Values of environment variables in the manifests whose names sound secret, to be redacted everywhere."""
+    """Values of environment variables with secret-sounding names in these manifests, to redact in all evidence."""
     secrets: set[str] = set()
     for manifest in manifests:
         spec = manifest.get("spec") or {}

@@ -160,7 +160,7 @@ def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto
     if devices:
         resource, total = devices.resource or RESOURCES[devices.vendor], devices.count + devices.tainted
         return Gpus(resource, devices.vendor, True, total, devices.count, devices=devices)
-    if settings.always_claims:  # what a device plugin offers does not count
+    if settings.always_claims:  # GPUs of a device plugin do not count
         capacity, allocatable = {}, {}
     chosen = pod_settings.resource_of(settings, sku, allocatable)
     if not chosen and settings.resource is None and sku != CPU:

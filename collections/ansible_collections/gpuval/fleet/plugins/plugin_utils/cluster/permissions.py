@@ -13,7 +13,7 @@ from ..core.paths import ROLES
 
 ROLE_FILE = ROLES / "kubernetes/files/role.yml"
 
-#: The namespace in the Role's file, which is replaced by the one in use.
+#: The namespace in role.yml, which is replaced by the namespace in use.
 FILE_NAMESPACE = "gpuval"
 #: Name of the ClusterRoleBinding for nodes: it contains the namespace, so that each namespace has a binding.
 _NODES_BINDING = "gpuval-nodes-{}"
@@ -65,14 +65,14 @@ def printed(namespace: str) -> str:
     """The text of role.yml for a namespace, with its comments."""
     text = ROLE_FILE.read_text(encoding="utf-8")
     head, separator, documents_text = text.partition("---\n")
-    # The comment at the head of the file stays as it is; in the YAML below it only the namespace changes.
+    # The comment at the head of role.yml stays as it is; in the YAML below it only the namespace changes.
     for pattern in ("namespace: {}\n", f"name: {_NODES_BINDING}\n"):
         documents_text = documents_text.replace(pattern.format(FILE_NAMESPACE), pattern.format(namespace))
     return head + separator + documents_text
 
 
 def write_role(path: Path, namespace: str) -> None:
-    """Write the Role for an administrator of the cluster. Raises OSError."""
+    """Write role.yml for an administrator of the cluster to `path`. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     files.replace(path, printed(namespace).encode())
 
@@ -135,7 +135,8 @@ def needed(
     makes_job_sets: bool = False,
     makes_claims: bool = False,
 ) -> list[AccessRequest]:
-    """All requests that a run and its clean make, from role.yml, without those that a run can do without."""
+    """All requests that a run and its clean make, from role.yml, without those that a run can do without. `makes_...`
+    and `marks_nodes`: what the run does."""
     is_needed = {
         "gpuval-controller": True,
         "gpuval-nodes": True,

@@ -82,9 +82,9 @@ class ClusterPlacement(JobPlacement):
         self._places: dict[tuple[str, int], PlanPlace] = {}
         #: By gang name, the ConfigMap and key of its list of members.
         self._gangs: dict[str, PlanPlace] = {}
-        #: By node, the claim template of its ComputeDomain.
+        #: By node name, the ResourceClaimTemplate of its ComputeDomain.
         self._channels: dict[str, str] = {}
-        #: Names of the claim templates created here.
+        #: Names of the ResourceClaimTemplates that this controller created.
         self._templates: set[str] = set()
         self._devices: dra.ClusterDevices | None = None
         self._devices_read_at = float("-inf")
@@ -109,8 +109,6 @@ class ClusterPlacement(JobPlacement):
     @property
     def busy(self) -> bool:
         return bool(self._events)
-
-    # -- before the first launch
 
     def begin(self, views: Mapping[str, NodeView]) -> None:
         """Read the state of the cluster, and create what all pods share."""
@@ -148,7 +146,7 @@ class ClusterPlacement(JobPlacement):
         if self._round and orders:
             self._share_in_round(orders[0])
         shared = []
-        for order in orders if not self._round else ():  # gangs load no model
+        for order in orders if not self._round else ():  # multi-node rounds load no models
             for volume in model_volumes(self._run["run_id"], self._cluster.namespace, order.settings):
                 if volume not in shared:
                     shared.append(volume)
@@ -311,8 +309,6 @@ class ClusterPlacement(JobPlacement):
             self._known[name] = PodOrder(plan, order.settings, order.sku)
         return self._known[name]
 
-    # -- launches
-
     def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
         """Create the node's Job. `seconds`: left of the run."""
         earlier_launch = self._folder.read_launch(view.name)
@@ -392,7 +388,7 @@ class ClusterPlacement(JobPlacement):
         except plans.PlanError as error:
             return {**launch, "state": "refused", "message": str(error)}, None
         if not self._store.reachable:
-            documents["store"] = {}  # without a store the pod prints its records
+            documents["store"] = {}  # a pod without access to the store prints its records
         if attempt > 1:
             self._keep_logs(name, attempt - 1, stages)
             # The pod of the earlier attempt may still wait for a debug shell.
@@ -417,7 +413,7 @@ class ClusterPlacement(JobPlacement):
             if job_set:
                 self._make(job_set)
                 now = time.monotonic()
-                for job in gangs.jobs_of_set(job_set):  # expected from now on, to notice a JobSet that creates no Jobs
+                for job in gangs.jobs_of_set(job_set):  # expect its Jobs from now on, to notice if it creates none
                     self._pods.take("Job", "ADDED", job, now)
             self._submitted.add(gang)
             if job_set:
@@ -466,7 +462,7 @@ class ClusterPlacement(JobPlacement):
         if not stages_left or attempt >= self.MAX_ATTEMPTS or trouble is None or not trouble.retryable:
             return None
         if self._finding(view.name, self._order(view.name)):
-            return None  # retried if the node returns while other nodes are at work
+            return None  # the node is retried if it returns while other nodes are at work
         return PlannedAttempt(attempt + 1, [stage for stage in view.stages if stage in stages_left])
 
     def withdraw(self, view: NodeView) -> bool:
@@ -477,10 +473,9 @@ class ClusterPlacement(JobPlacement):
         self._delete_waiting(view.name, status)
         return status.job in self._deleted
 
-    # -- records and ends of pods
-
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
-        """Read records from the pod's output, for a node that cannot reach the store."""
+        """Read records from the pod's output, for a node that cannot reach the store. `by_store`: whether to put them
+        into the store."""
         self._by_store = by_store
         result = self._from_output(view, view.attempt)
         self._keep_records(view, {key: result[key] for key in self._accepted(result)})
@@ -584,7 +579,8 @@ class ClusterPlacement(JobPlacement):
         return records
 
     def _delete_waiting(self, name: str, status: PodStatus, *, whole_set: bool = False) -> None:
-        """Delete an attempt's Job, or its JobSet, unless it has ended: a waiting Job would hold the node's GPUs."""
+        """Delete an attempt's Job unless it has ended: a waiting Job would hold the node's GPUs. `whole_set`: delete
+        also a JobSet of which other Jobs may be at work."""
         if not status.job or (status.phase == ENDED and not status.held):
             return
         if status.job_set and not status.held and not whole_set:
@@ -639,7 +635,7 @@ class ClusterPlacement(JobPlacement):
                 self._warn(f"what round {self._round.name} made is left for clean: {error}")
 
     def _accepted(self, records: Mapping[str, bytes]) -> dict[str, Mapping[str, Any]]:
-        """The valid records of those that a pod printed, by key: the output is untrusted."""
+        """The valid ones of the records that a pod printed, by store key: its output is untrusted."""
         checked = {key: take_record(RunEvidence(), self._run, key, raw) for key, raw in records.items()}
         return {key: record for key, record in checked.items() if record}
 
@@ -665,14 +661,14 @@ class ClusterPlacement(JobPlacement):
         return not status.done or bool(pod_records.cut_short(status, view.records))
 
     def _from_output(self, view: NodeView, attempt: int) -> dict[str, bytes]:
-        """Read the output of an attempt's pod into the node's logs. Returns the newer records in it, by key."""
+        """Save the output of an attempt's pod as the node's logs. Returns newer records in it, {store key: JSON}."""
         status = self._pods.status(view.name, time.monotonic(), attempt)
         data_by_key: dict[str, bytes] = {}
         if not status.pod:
             return data_by_key
         now = time.monotonic()
         if now < self._unread_until.get(view.name, 0.0) or nodes.not_ready(self._nodes.get(view.name)):
-            return data_by_key  # only the kubelet could give the output
+            return data_by_key  # only the node's kubelet has the output
         for stage, container in status.stages.items():
             record = view.records.get(stage, {})
             is_final = record.get("state") in FINAL_STATES and record.get("attempt", 1) >= attempt
@@ -697,7 +693,7 @@ class ClusterPlacement(JobPlacement):
         return data_by_key
 
     def _keep_logs(self, name: str, attempt: int, stages: Iterable[str]) -> None:
-        """Keep the output of an attempt under its own name: the next attempt starts with an empty log."""
+        """Keep the logs of an attempt's stages under names of their own: the next attempt starts with empty logs."""
         for stage in stages:
             log = self._folder.evidence_file(name, stage, "logs")
             earlier_log = log.with_name(f"{stage}.attempt-{attempt}.log")

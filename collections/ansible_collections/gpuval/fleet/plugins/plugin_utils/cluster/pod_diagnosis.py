@@ -31,7 +31,7 @@ NO_CLAIM = "FailedResourceClaimCreation"
 #: Reasons of events which tell why a PersistentVolumeClaim has no volume, most precise first; and that it has one.
 CLAIM_REASONS = ("VolumeMismatch", "ProvisioningFailed", "FailedBinding", "ExternalProvisioning")
 CLAIM_PROVISIONED = "ProvisioningSucceeded"
-#: The scheduler's words for a node where a claim without a volume finds none: another node may be chosen for it.
+#: The scheduler's words for a node on which a claim finds no volume: another node may be chosen for the claim.
 NOT_BOUND = "available persistent volumes to bind"
 #: Which pods share a trouble: all pods of the namespace, or all pods with the same PersistentVolumeClaim.
 NAMESPACE, CLAIM = "namespace", "claim"
@@ -117,7 +117,7 @@ class PodTrouble:
 
     @property
     def reason(self) -> dict[str, str]:
-        """The trouble as the node's launch contains it: failure class, message, remedy."""
+        """Failure class, message and remedy of the trouble, as fields of the node's launch file."""
         return {"class": self.name, "message": self.message, "remedy": self.remedy}
 
 
@@ -138,7 +138,7 @@ class NodeAttempt:
     queue: str = ""
     job_set: str = ""
     pods: dict[str, Pod] = field(default_factory=dict)
-    #: What is wrong now, and since when (monotonic seconds).
+    #: What is wrong with the attempt now, None if nothing is, and since when (monotonic seconds).
     trouble: PodTrouble | None = None
     since: float = 0.0
     #: The last trouble before the pod ran: the reason to report if the pod does not start in time.
@@ -152,7 +152,7 @@ class NodeAttempt:
 
     @property
     def pod(self) -> Pod:
-        """The newest pod; one without a name if there is none. A Job creates another pod if the first is gone."""
+        """The attempt's newest pod, or a Pod without name. A Job creates another pod if the first is gone."""
         return max(self.pods.values(), key=lambda pod: (pod.created, pod.uid), default=Pod())
 
 
@@ -273,7 +273,7 @@ def _no_pod(case: PodCase) -> PodTrouble:
 
 
 def _ended_badly(case: PodCase) -> PodTrouble | None:
-    """What the failed container of a pod means; None if none failed, or if its runner reported the failure itself."""
+    """The trouble that a pod's failed container shows; None if no container failed, or a stage's record tells why."""
     stages = case.pod.stages
     last_stage = next(reversed(stages), None)
     ends = (
@@ -285,7 +285,8 @@ def _ended_badly(case: PodCase) -> PodTrouble | None:
 
 
 def _container_end(stage: str, container: ContainerState, *, is_last: bool) -> PodTrouble | None:
-    """What the end of a stage's container with an exit code other than 0 means; None if the stage's record tells it."""
+    """The trouble shown by a stage's container that ended with an exit code other than 0; None if the stage's record
+    tells it. `is_last`: the pod's last container."""
     reason, code = container.reason, container.exit_code
     if reason in LOST_REASONS:
         text = one_line(container.message) or "how its container ended is unknown"
@@ -414,7 +415,7 @@ def _no_progress(case: PodCase, stage: str, container: ContainerState) -> PodTro
 Rule = Callable[[PodCase], "PodTrouble | None"]
 WITHOUT_POD: Sequence[Rule] = (_deadline, _deleted, _job_failed, _no_pod)
 WITH_POD: Sequence[Rule] = (_disrupted, _node_trouble, _deadline, _deleted, _ended_badly, _not_running)
-#: Diagnoses of a container that waits to start, tried in order.
+#: Rules that diagnose a container that waits to start, tried in order.
 CONTAINER_WAITS: Sequence[Callable[[PodCase, str, ContainerState], PodTrouble | None]] = (
     _image,
     _start,

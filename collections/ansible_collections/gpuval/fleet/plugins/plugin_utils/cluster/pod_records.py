@@ -42,7 +42,8 @@ class Owed:
 
 
 def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], moment: str) -> Owed:
-    """What an ended pod leaves open. `records`: accepted so far, by stage; `moment`: the time now, RFC 3339 UTC."""
+    """The stages that an ended pod left open. `records`: those accepted so far, by stage; `moment`: the time now, RFC
+    3339 UTC."""
     owed_records = Owed()
     for stage in plan["stages"] if status.done else ():
         name, attempt = stage["name"], status.attempt
@@ -106,7 +107,7 @@ def split_output(text: str, stage: str) -> tuple[bytes | None, str]:
             (lines if inside else kept_lines).append(line)
             continue
         data = "\n".join(lines).strip().encode("utf-8", "surrogatepass")
-        is_whole = marker[1] == "END" and inside == marker[2]  # a record still open was cut off
+        is_whole = marker[1] == "END" and inside == marker[2]  # a BEGIN without END was cut off
         if is_whole and inside == stage and len(data) <= MAX_RECORD_BYTES:
             record = data
         inside, lines = marker[2] if marker[1] == "BEGIN" else "", []
@@ -208,7 +209,7 @@ class PodStageEnd:
 
 
 def _seconds(started: str | None, finished: str) -> float | None:
-    """Duration in seconds by the cluster's wall clock, the only one left; None if the start is unknown."""
+    """Seconds from `started` to `finished`, RFC 3339 by the cluster's wall clock; None if the start is unknown."""
     if started is None:
         return None
     first, last = (datetime.fromisoformat(moment) for moment in (started, finished))

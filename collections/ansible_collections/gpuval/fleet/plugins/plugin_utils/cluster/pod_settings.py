@@ -81,7 +81,7 @@ class PodSettings:
 
 
 def parse(pods: Mapping[str, Any], queue: str = "", images: Mapping[str, Any] | None = None) -> PodSettings:
-    """Check and parse `gpuval_pods` and `gpuval_kueue_queue`. Without an image of its own a stage runs in the first of
+    """Check and parse `gpuval_pods` and `gpuval_kueue_queue`. Stages without an image of their own run in the first of
     `images` (`gpuval_images`). Raises PodSettingsError, which names the wrong key."""
     values = {
         key: schemas.plain(value)
@@ -89,7 +89,7 @@ def parse(pods: Mapping[str, Any], queue: str = "", images: Mapping[str, Any] | 
         if value is not None and (value != "" or key == "resource")
     }
     for key, kind in NUMBERS.items():
-        if isinstance(values.get(key), str):  # templates turn values into strings
+        if isinstance(values.get(key), str):  # Ansible's templates turn numbers into strings
             try:
                 values[key] = kind(values[key])
             except ValueError:

@@ -68,7 +68,8 @@ class PodTracker:
         self._stages[node] = frozenset(stages)
 
     def take(self, kind: str, change: str, obj: Mapping[str, Any] | None, now: float) -> set[str]:
-        """Take in a changed object; `change` is ADDED, MODIFIED or DELETED. Returns the nodes that it may concern."""
+        """Handle a changed Job, Pod, Node or Event (`kind`); `change` is ADDED, MODIFIED or DELETED; `now`: monotonic
+        seconds. Returns the names of nodes that it may concern."""
         taker = {"Job": self._job, "Pod": self._pod, "Node": self._node, "Event": self._event}.get(kind)
         if taker is None or not isinstance(obj, Mapping) or change not in ("ADDED", "MODIFIED", "DELETED"):
             return set()
@@ -121,7 +122,7 @@ class PodTracker:
         if stages := self._stages.get(tried.node):
             view.stages = {stage: container for stage, container in view.stages.items() if stage in stages}
         before = tried.pods.get(view.uid)
-        if before is None or view.gone or view.ended:  # a pod was admitted, or freed its resources
+        if before is None or view.gone or view.ended:  # the namespace admitted a pod, or a pod freed its quota
             self._refused_at = {key: at for key, at in self._refused_at.items() if key == CLAIM}
         for claim in (*view.claims, *view.own_claims):
             self._claims.setdefault(claim, set()).add((tried.node, tried.number))
@@ -165,7 +166,7 @@ class PodTracker:
         if deleted and before is not None and before.uid != host.uid:
             return []  # a newer Node has this name already
         self._nodes[host.name] = host
-        if host == before:  # a heartbeat
+        if host == before:  # only a heartbeat: nothing else changed
             return []
         concerned = {host.name, *self._hosts.get(host.name, ())}
         attempts = [attempt for name in sorted(concerned) for attempt in self._attempts.get(name, {}).values()]
@@ -178,7 +179,7 @@ class PodTracker:
         reason, kind, name = str(event.get("reason", "")), str(about.get("kind", "")), str(about.get("name", ""))
         reasons = {"Job": EVENT_REASONS, "Pod": EVENT_REASONS, "PersistentVolumeClaim": EVENTS_OF_CLAIMS}
         if deleted or reason not in reasons.get(kind, ()):
-            return []  # events are deleted only for their age
+            return []  # events are deleted for their age, which means nothing
         if len(self._events) >= MAX_EVENT_OBJECTS and (kind, name) not in self._events:
             self._events.pop(next(iter(self._events)))
         message = one_line(str(event.get("message") or event.get("note") or ""), pod_state.MESSAGE_CHARACTERS)
@@ -233,10 +234,10 @@ class PodTracker:
                 message = one_line(cause.message, pod_state.MESSAGE_CHARACTERS)
                 trouble = replace(cause, message=message, remedy=remedy, final=late)
         ended = tried.complete or tried.job_gone or (tried.failed is not None and trouble is not None)
-        if pod.name:  # a failed Job gives its pod time to end
+        if pod.name:  # the pod of a failed Job may still be ending
             ended = pod.ended or pod.gone
         host = self._host(tried)
-        host_lost = host is not None and (host.gone or not host.ready)  # no kubelet can end the pod
+        host_lost = host is not None and (host.gone or not host.ready)  # then no kubelet can end the pod
         pod_stays = cause is not None and (cause.limit is not None or cause.stuck)
         phase = pod_state.ENDED if ended else _phase(pod)
         stage = trouble.stage if trouble is not None else None

@@ -16,7 +16,7 @@ MODELS = "/var/lib/gpuval/models"
 #: Folder of datasets, the same as in containers of SSH hosts.
 DATASETS = "/opt/gpuval/datasets"
 SHM = "/dev/shm"  # noqa: S108 - the pod's own
-#: Sources of a volume in gpuval_pods.volumes.
+#: Keys of gpuval_pods.volumes that name the source of a volume.
 KINDS = ("claim", "nfs", "csi", "host_path", "storage_class")
 
 

@@ -72,7 +72,7 @@ class KubernetesScheduler(JobScheduler):
         return PodOrder(plan, settings, expected["sku"])
 
     def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
-        if self._gangs:  # members wait for each other from their start: none may wait for others' image pulls
+        if self._gangs:  # pods of a gang wait for each other, so no pod may wait for image pulls of others
             limits = replace(limits, max_transfers=0)
         return super().watch(folder, limits, checks)
 
@@ -84,8 +84,8 @@ class KubernetesScheduler(JobScheduler):
         return ClusterPlacement(self._cluster, *common, limits=limits, newcomers=newcomers, node_selector=selector)
 
     def _node_selector(self, node_names: Iterable[str]) -> str:
-        """A label selector of the run's nodes for their watch. Empty, for all nodes, where the inventory does not know
-        the hostname label of each node, or they are too many for one selector."""
+        """A label selector for the watch of the run's nodes. Empty, for all nodes, if the inventory lacks the hostname
+        label of a node, or if the nodes are too many for one selector."""
         hostvars, hostnames = self._task_vars["hostvars"], []
         for name in node_names:
             facts = (hostvars[name].get(nodes.VARIABLE) if name in hostvars else None) or {}
@@ -111,7 +111,7 @@ class KubernetesScheduler(JobScheduler):
         """The address of a gang's member: its pod's DNS name, or the node's address. Raises RunError."""
         name, hostvars = member["node"], self._task_vars["hostvars"]
         settings = pod_settings.parse(*values_for(self._action, name, self._task_vars, POD_VARIABLES).values())
-        facts = (hostvars[name].get("kubernetes_node") if name in hostvars else None) or {}  # hostvars.get() raises
+        facts = (hostvars[name].get("kubernetes_node") if name in hostvars else None) or {}  # get() raises
         try:
             return member_address(run_id, name, self._options.namespace, settings, facts.get("addresses"))
         except PodSettingsError as error:
@@ -279,7 +279,7 @@ class KubernetesScheduler(JobScheduler):
         options, run_ids, trial = self._options, self._options.run_ids, self._action.check_mode
         with Cluster(options) as cluster:
             cleaned = cleaning.clean(cluster, run_ids, options.deadline_seconds, trial=trial, volumes=options.volumes)
-        self._mark_cleaned(cleaned.left or options.keep_models)  # volumes may be left
+        self._mark_cleaned(cleaned.left or options.keep_models)  # keep_models leaves volumes of models
         lines = cleaning.lines(run_ids, cleaned, options.namespace, trial=trial)
         self._action.display.display(*lines)
         before = "".join(f"{kind} {name}\n" for kind, removed in cleaned.removed.items() for name in removed)

@@ -88,7 +88,7 @@ class Streams:
                 item = self._queue.get(timeout=timeout) if not changes else self._queue.get_nowait()
                 if isinstance(item, ClusterError):
                     if changes:
-                        self._queue.put(item)  # raised by the next call; its stream has ended
+                        self._queue.put(item)  # the next call raises the error; its stream has ended
                         return changes
                     raise item
                 changes.append(item)

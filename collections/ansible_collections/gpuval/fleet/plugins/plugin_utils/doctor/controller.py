@@ -79,7 +79,7 @@ def packages(
 ) -> list[DoctorRow]:
     """Check the packages of the shipped requirements. ``needed``: packages of OPTIONAL that the inventory needs."""
     optional = OPTIONAL.keys() - set(needed)
-    lacking: dict[bool, list[str]] = {True: [], False: []}  # by whether it is optional
+    lacking: dict[bool, list[str]] = {True: [], False: []}  # missing packages by whether they are optional
     untested, broken = [], []
     pinned = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)$", requirements.read_text(encoding="utf-8"), re.MULTILINE))
     pinned.pop("ansible-core", None)  # ansible-core has a row of its own
@@ -95,7 +95,7 @@ def packages(
         if name not in NOT_IMPORTED:
             try:
                 load(MODULES.get(name) or name)
-            except Exception as error:  # whatever a package raises that cannot be imported
+            except Exception as error:  # a broken package may raise anything at its import
                 broken.append(f"{name} ({type(error).__name__}: {error})")
     problems = (
         (FAILED, "missing", ", ".join(lacking[False])),

@@ -93,7 +93,8 @@ def disk(name: str, path: Path) -> DoctorRow:
 def workloads(
     python: str, directory: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str
 ) -> DoctorRow:
-    """Check that this machine has the packages and programs that the stages need, as the launch does first."""
+    """Check that this machine has the packages and programs that the stages need, as a launch does. ``directory``:
+    gpuval's folder on nodes; ``declared``: the workloads of the stages, by name."""
     python = workload_python(python, base_directory(directory))
     asked = launch_inputs.requirements({"stages": stages}, declared, runtime)
     if answer := node_launch.lacking({"plan": {"python": python}, "requirements": asked}):

@@ -88,11 +88,11 @@ def _header(cells: list[str]) -> list[str]:
 
 
 def _nodes(cells: dict[str, str], line: int) -> Iterator[ListedNode]:
-    """The nodes of a line: one, or several if the line has ranges."""
+    """The nodes of a line of a node list: one, or several if the line has ranges. `cells`: {column: text}."""
     name = cells.get("name") or cells.get("address")
     if not name:
         raise SettingError("neither name nor address")
-    columns = cells if is_range(name) else ("name", "address", "unique_id")  # elsewhere brackets are text
+    columns = cells if is_range(name) else ("name", "address", "unique_id")  # in other columns brackets are text
     wide = {column: names_of(value) for column, value in cells.items() if column in columns and is_range(value)}
     names = wide.get("name") or (wide.get("address") if "name" not in cells else None) or [name]
     for column, expanded in wide.items():

@@ -201,7 +201,7 @@ def _problem_of_limit(limit: str, plugin: str) -> str:
     plain = [name for name in words if not re.search(r"^[@~]|[*?\[]", name)]
     if not plain or plugin not in ("", PLUGINS[0]) or _reading:
         return ""
-    _reading.append(limit)  # the nested read of this source skips this check
+    _reading.append(limit)  # reading the inventory below calls this check again, which then returns at once
     try:
         inventory = InventoryManager(DataLoader(), context.CLIARGS["inventory"])
     except AnsibleError:  # Ansible reports it itself
@@ -269,10 +269,10 @@ def _joined(line: str) -> str:
     words = shlex.split(line, comments=True)
     for index, word in enumerate(words):
         before, after = words[index - 1] if index else "", "".join(words[index + 1 : index + 3])
-        if "=" not in word and after.startswith("="):  # NAME = VALUE, NAME =VALUE
+        if "=" not in word and after.startswith("="):  # written as NAME = VALUE or NAME =VALUE
             value = after[1:] if words[index + 1] == "=" else words[index + 1][1:]
             return f"{word}={value}" if index else f"HOST {word}={value}, or move it under [GROUP:vars]"
-        if index > 1 and "=" not in word and before.endswith("="):  # NAME= VALUE
+        if index > 1 and "=" not in word and before.endswith("="):  # written as NAME= VALUE
             return f"{before}{word}"
     return ""
 

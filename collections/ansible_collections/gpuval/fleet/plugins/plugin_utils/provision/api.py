@@ -90,7 +90,7 @@ class DigitalOceanApi:
                 return b""
             is_temporary = error.code == 429 or error.code >= 500
             raise (NoAnswerError if is_temporary else ProvisionError)(self._refusal(method, path, error)) from None
-        except Exception as error:  # of urllib, ssl and http.client
+        except Exception as error:  # urllib, ssl and http.client raise errors of many types
             raise NoAnswerError(self._clean(f"{method} {path} has no answer: {error}")) from None
         if len(data) > MAX_BYTES:
             raise NoAnswerError(f"{method} {path}: the answer is over {MAX_BYTES:,} bytes")
@@ -99,7 +99,7 @@ class DigitalOceanApi:
     def _refusal(self, method: str, path: str, error: HTTPError) -> str:
         try:
             message = json.loads(error.read(MAX_BYTES))["message"]
-        except Exception:  # the body may be anything, or break off
+        except Exception:  # the answer's body may be anything, or break off
             message = error.reason
         remedy = ": check provision_token and its scopes" if error.code in (401, 403) else ""
         return self._clean(f"{method} {path} is refused ({error.code}): {message}{remedy}")

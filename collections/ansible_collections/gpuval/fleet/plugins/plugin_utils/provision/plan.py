@@ -218,7 +218,7 @@ def deletions(clusters: Iterable[Mapping[str, Any]], tag: str) -> tuple[list[Clu
 
 
 def progress(cluster: Mapping[str, Any], pools: Iterable[NodePool]) -> str:
-    """Text on which parts of the cluster, and nodes of these pools, do not run yet; empty if all run."""
+    """A message on the cluster and the nodes of these pools that do not run yet; empty if all run."""
     status = cluster["status"]
     state = text(status, "state")
     waiting = [] if state == "running" else [f"cluster {state} {text(status, 'message')}".strip()]

@@ -43,7 +43,8 @@ class Slurm:
         self.asked = 0
 
     def run(self, *command: str, data: bytes = b"", tries: int = TRIES) -> str:
-        """Run a command and return its output; retried while slurmctld does not answer. Raises SlurmError."""
+        """Run a command and return its output; retried while slurmctld does not answer. `data`: standard input. Raises
+        SlurmError."""
         for tries_left in range(tries - 1, -1, -1):
             self.asked += 1
             try:
@@ -65,7 +66,7 @@ class Slurm:
         raise AssertionError("unreachable")
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Descriptions of all nodes. Raises SlurmError."""
+        """Descriptions of all nodes of the Slurm cluster. Raises SlurmError."""
         return nodes.from_text(self.run("scontrol", "show", "node", "-o"))
 
     def cluster_name(self) -> str:

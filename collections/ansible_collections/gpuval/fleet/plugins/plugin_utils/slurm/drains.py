@@ -24,7 +24,7 @@ DRAIN, RESUME, KEEP, FOREIGN = "DRAIN", "RESUME", "KEEP", "FOREIGN"
 #: Slurm's states of nodes that are out of service for other reasons than a drain.
 OUT = frozenset({"DOWN", "FAIL", "FAILING", "ERROR"})
 REASON = re.compile(r"gpuval:(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,62}):[A-Za-z0-9._-]+")
-#: Time limit of all changes of nodes together.
+#: Time limit to drain and resume all nodes of a run together.
 ALL_SECONDS = 120.0
 NODES_AT_ONCE = 200
 FILE = "drains.json"
@@ -83,7 +83,7 @@ def decide(
         still = decision.open | failed_checks.of_node(judged)
         return Drain(KEEP if node.reason == reason and drained else DRAIN, reason, still)
     if drained:
-        if not decision.stays and node.states & OUT:  # a resume would put a broken node into service
+        if not decision.stays and node.states & OUT:  # to resume a node that is down would put it into service
             return Drain(FOREIGN, node.reason)
         return Drain(KEEP if decision.stays else RESUME, node.reason, decision.open)
     return Drain("")
@@ -152,7 +152,8 @@ def read(slurm: Slurm) -> dict[str, SlurmNode]:
 
 
 def _apply(slurm: Slurm, drain_by_name: Mapping[str, Drain], verdicts: NodeVerdicts) -> None:
-    """Drain and resume nodes, all nodes of one reason by one command. Removes from ``verdicts`` what failed."""
+    """Drain and resume nodes, all nodes with the same reason by one command. Removes failed changes from
+    ``verdicts``."""
     groups = values_by_key(
         ((drain.state, drain.reason if drain.state == DRAIN else ""), name) for name, drain in drain_by_name.items()
     )
@@ -175,7 +176,8 @@ def _apply(slurm: Slurm, drain_by_name: Mapping[str, Drain], verdicts: NodeVerdi
 
 
 def open_of(results: Path, run_id: str) -> dict[str, Any]:
-    """Open checks of the nodes that a run drained: ``nodes``, by name, and ``finished_at``, the end of the run."""
+    """Checks that nodes drained by a run have yet to pass: ``nodes``, {node: checks}, and ``finished_at``, the end of
+    the run; empty if its folder in ``results`` has none."""
     try:
         document = run_folder.read_json(_file(results, run_id))
         nodes = {str(name): frozenset(map(str, checks)) for name, checks in document["nodes"].items()}
@@ -185,7 +187,7 @@ def open_of(results: Path, run_id: str) -> dict[str, Any]:
 
 
 def _keep_open(results: Path, run_id: str, finished_at: str, nodes: Mapping[str, Iterable[str]]) -> None:
-    """Add the open checks of these nodes to the run's file; nothing if the run's folder is gone."""
+    """Add the checks that these nodes have yet to pass to the run's drains.json, unless the run's folder is gone."""
     path = _file(results, run_id)
     if not path.parent.is_dir():
         return

@@ -57,7 +57,7 @@ class SlurmJob:
 
     @property
     def stated(self) -> dict[str, list[str]]:
-        """The digests that the node wrote into the note at the job's end (records/digests.py)."""
+        """The digests of results that the node wrote into the job's comment at its end (records/digests.py)."""
         try:
             return stated_in(json.loads(self.note or "{}"))
         except (ValueError, RecursionError):
@@ -91,12 +91,12 @@ class JobEnd:
 
     @classmethod
     def of(cls, name: str, message: str, node: str, *, refused: bool = False) -> "JobEnd":
-        """The end of a job by the name of its failure class, with the class's remedy for this node."""
+        """The end of a job with the failure class `name`, and that class's remedy for this node."""
         return cls(name, message, row_of(name).remedy.replace("{node}", node), refused)
 
     @property
     def launch(self) -> dict[str, str]:
-        """The end as the node's launch contains it: failure class, message, remedy."""
+        """Failure class, message and remedy of the end, as fields of the node's launch file."""
         return {"class": self.name, "message": self.message, "remedy": self.remedy}
 
     @property
@@ -105,7 +105,7 @@ class JobEnd:
 
 
 def members_of(run: Mapping[str, Any], node: str) -> list[str]:
-    """The nodes that share a job with this node, leader first: in a round of gangs its gang, else the node alone."""
+    """The nodes that share a Slurm job with this node, leader first: in a multi-node round its gang, else only it."""
     gang = plans.gang_of(run, node)
     return [member["node"] for member in gang["members"]] if gang else [node]
 

@@ -66,7 +66,7 @@ class SlurmPlacement(JobPlacement):
         self._ends: dict[tuple[str, int], JobEnd] = {}
         self._unseen_since: dict[tuple[str, int], float] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
-        #: By leader and attempt, why a gang has no job, for the launches of its other members.
+        #: By (gang's leader, attempt), why the gang has no job, for the launches of its other members.
         self._refused: dict[tuple[str, int], GpuvalError] = {}
         #: By (node, attempt), the digests that its ended job stated: Slurm forgets jobs after some minutes.
         self._stated: dict[tuple[str, int], dict[str, list[str]]] = {}
@@ -88,12 +88,10 @@ class SlurmPlacement(JobPlacement):
         self._list_nodes()
 
     def _list_nodes(self, seconds: float = NODES_SECONDS) -> None:
-        """Read the states of Slurm's nodes, unless that was done in the last `seconds`. Raises SlurmError."""
+        """Read the states of Slurm's nodes, unless that was done within the last `seconds`. Raises SlurmError."""
         now = time.monotonic()
         if now - self._listed_at >= seconds:
             self._nodes, self._listed_at = {node["name"]: node for node in self._slurm.nodes()}, now
-
-    # -- launches
 
     def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
         view.attempt_ended = False
@@ -175,8 +173,8 @@ class SlurmPlacement(JobPlacement):
         return self._slurm.submit(words, data)
 
     def _checked(self, limit: WallLimit, order: JobOrder, chosen: Collection[str]) -> WallLimit:
-        """The time limit to request. Raises SlurmError if Slurm surely gives the job less time than its stages are
-        expected to take; if only perhaps, the job requests all of the run's time."""
+        """The time limit to request, where Slurm's `limit` is less than the run has left. Raises SlurmError if the
+        chosen stages surely take longer; if a QOS may lift the limit, the job requests all of the run's time."""
         stages = [stage for stage in order.plan["stages"] if not chosen or stage["name"] in chosen]
         needed = max(60.0, sum(stage["expected_seconds"] or 0.0 for stage in stages))
         text = f"{limit.source}: jobs get {duration(max(0.0, limit.seconds))}"
@@ -194,7 +192,7 @@ class SlurmPlacement(JobPlacement):
         name, number, plan = view.name, launch["attempt"], order.plan
         documents = self._store.given(name, [stage["name"] for stage in plan["stages"]], seconds)
         documents["folders"] = self._store.sizes(launch_inputs.folders(plan))
-        if number > 1:  # the earlier job deleted its models
+        if number > 1:  # the job of the earlier attempt deleted its models
             launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
             plan = plans.for_attempt(plan, launch["stages"], number)
         plan = plans.with_members(plan, self._run)
@@ -217,8 +215,6 @@ class SlurmPlacement(JobPlacement):
             run_folder.write_json(path, plans.without_members(order.plan))
             return order
         return replace(order, plan=self._folder.read_plan(name))
-
-    # -- states and ends of jobs
 
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
         """Report whether the node's job is there: a node under Slurm sends its results to the store only."""
@@ -250,7 +246,7 @@ class SlurmPlacement(JobPlacement):
         try:
             ended = self._launch(view, attempt, until - now)
         except SlurmError as error:
-            if error.full:  # other nodes may use another account or QOS
+            if error.full:  # try other nodes next: their jobs may use another account or QOS
                 self._full[view.name], self._full_until = str(error), now + FULL_SECONDS
                 self._launches.rotate(-1)
             else:
@@ -394,7 +390,7 @@ class SlurmPlacement(JobPlacement):
         """Do nothing: the controller holds nothing open, and running jobs continue."""
 
     def _is_ending(self, view: NodeView) -> bool:
-        """Whether a node's results are complete, and its job, which is not a gang's, has yet to leave their digests."""
+        """Whether a node's results are complete, and its job, unless a gang's, has yet to state their digests."""
         key = view.name, view.attempt
         works = key in self._jobs and not self._jobs[key].ended and len(self._members(view.name)) == 1
         return view.complete and works and key not in self._stated

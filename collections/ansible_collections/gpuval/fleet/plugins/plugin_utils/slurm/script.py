@@ -126,8 +126,9 @@ def arguments(
 
 
 def batch(parameters: Mapping[str, Any], runner: bytes, workloads: bytes, comment: str, gpus: int = 0) -> bytes:
-    """The batch script of a job. `parameters`: of one node, or in `members` of each member of a gang. `gpus`: number of
-    GPUs of each member in Slurm. Raises PlanError if the script is too large for Slurm."""
+    """The batch script of a job. `parameters`: of the program on the node, or {"members": {node: parameters}} for a
+    gang. `runner`, `workloads`: zip files. `gpus`: number of GPUs to request for each member. Raises PlanError if the
+    script is too large for Slurm."""
     members = parameters.get("members", ())
     values = {
         "PYTHONS": " ".join(map(shlex.quote, PYTHONS)),

@@ -37,9 +37,9 @@ class ProbeFinding:
     message: str
     remedy: str = ""
     seconds: float = 0.0
-    #: Fingerprint of the key that the node presented.
+    #: Fingerprint of the host key that the node presented.
     fingerprint: str = ""
-    #: Whether the key was unknown before, and is pinned now.
+    #: Whether the host key was unknown before, and is pinned now.
     new: bool = False
     #: Lines of known_hosts to pin, as (name, marker, key); not part of the record.
     pins: tuple[tuple[str, str, HostKey], ...] = field(default=(), repr=False)
@@ -48,7 +48,7 @@ class ProbeFinding:
 
     @property
     def reason(self) -> dict[str, str]:
-        """The finding as the node's launch contains it: failure class, message, remedy."""
+        """Failure class, message and remedy of the finding, as fields of the node's launch file."""
         return {"class": self.state, "message": self.message, "remedy": self.remedy}
 
     def document(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class ProbeFinding:
 
 
 def class_finding(node: str, name: str, message: str) -> ProbeFinding:
-    """The finding why a scheduler cannot use a node. `name`: the failure class, which has the remedy."""
+    """The finding that tells why a scheduler cannot use a node. `name`: the failure class, which has the remedy."""
     return ProbeFinding(name, one_line(message, MESSAGE_CHARACTERS), row_of(name).remedy.replace("{node}", node))
 
 
@@ -147,7 +147,7 @@ def where(node: str, settings: Mapping[str, tuple[str, ...]]) -> Where:
 
 
 def key_files(settings: Mapping[str, tuple[str, ...]], key: str) -> list[Path]:
-    """The files of UserKnownHostsFile or GlobalKnownHostsFile."""
+    """The known_hosts files in ssh's `settings`. `key`: userknownhostsfile or globalknownhostsfile."""
     names = []
     for value in settings.get(key, ()):
         try:
@@ -157,7 +157,7 @@ def key_files(settings: Mapping[str, tuple[str, ...]], key: str) -> list[Path]:
     return [expand_user(name) for name in names if name not in ("none", "/dev/null")]
 
 
-# --- trust -----------------------------------------------------------------------------------------------------------
+# --- trust in host keys ----------------------------------------------------------------------------------------------
 
 
 NOTHING = KnownHost()
@@ -195,7 +195,7 @@ class Policy:
         return [entry.key.kind for entry in self.pinned.keys or (*self.own.keys, *self.plain.keys)]
 
     def trusted_keys(self, at: Where) -> list[HostKey]:
-        """The known keys with which the node may answer: declared, pinned or the operator's."""
+        """The known host keys with which the node may answer: declared, pinned or of the operator's known_hosts."""
         declared = [parse_key(text) for text in self.declared if not text.startswith("SHA256:")]
         entries = (*self.pinned.keys, *self.own.keys, *self.plain.keys)
         keys = dict.fromkeys([*declared, *(entry.key for entry in entries)])
@@ -267,7 +267,7 @@ def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> ProbeFinding
     )
 
 
-# --- failures --------------------------------------------------------------------------------------------------------
+# --- findings for failures -------------------------------------------------------------------------------------------
 
 
 def _finding(state: str, message: str) -> ProbeFinding:
@@ -276,7 +276,7 @@ def _finding(state: str, message: str) -> ProbeFinding:
 
 
 def of_socket_error(error: OSError, at: Where, seconds: float) -> ProbeFinding:
-    """The finding why a TCP connection failed. `seconds`: its time limit."""
+    """The finding that tells why a TCP connection failed. `seconds`: time limit of the connection."""
     if isinstance(error, socket.gaierror):
         return _finding("unknown_name", f"the name {at.host} cannot be resolved: {error.strerror}")
     if isinstance(error, ConnectionRefusedError):
@@ -361,7 +361,8 @@ _NOISE = re.compile(
 
 
 def of_ssh_output(stderr: str, at: Where, seconds: float) -> ProbeFinding:
-    """The finding why OpenSSH failed, from its stderr. A visible host key has been checked before."""
+    """The finding that tells why OpenSSH failed, by its stderr. `seconds`: time limit of the connection. A host key
+    that ssh saw has been checked before."""
     lines = [line.strip() for line in stderr.replace("\r", "\n").splitlines() if line.strip()]
     errors = [line for line in lines if not _NOISE.match(line)] or lines
     last = one_line(errors[-1] if errors else "ssh exited without output", 300)
@@ -387,7 +388,7 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> ProbeFinding:
     return _finding(state, message)
 
 
-# --- summary ---------------------------------------------------------------------------------------------------------
+# --- summary of a probe ----------------------------------------------------------------------------------------------
 
 
 def summary(findings: Mapping[str, ProbeFinding], seconds: float, pin_file: Path) -> list[str]:

@@ -119,7 +119,7 @@ def _matches_hash(field: str, name: str) -> bool:
         _, version, salt, digest = field.split("|")
         if version != "1":
             return False
-        made = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()  # what OpenSSH hashes names with
+        made = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()  # as OpenSSH hashes host names
         return hmac.compare_digest(made, base64.b64decode(digest))
     except (ValueError, binascii.Error):
         return False
@@ -138,7 +138,8 @@ class KnownHost:
 
 
 def lookup(entries: Iterable[KnownHostsEntry], host: str, port: int, alias: str = "") -> KnownHost:
-    """The entries that match a host; `alias` (HostKeyAlias) is looked up instead of host and port."""
+    """The entries of known_hosts files that match a host; `alias` (HostKeyAlias) is looked up instead of host and
+    port."""
     name = alias.lower() if alias else host_id(host, port)
     found: dict[str, list[KnownHostsEntry]] = {"": [], CA: [], REVOKED: []}
     for entry in entries:
@@ -184,7 +185,7 @@ class Pins:
             raise HostKeyError(f"{self.path} cannot be read: {why}. It holds the pinned host keys.") from None
 
     def make(self) -> None:
-        """Create the file if it is missing, and let only this user read it."""
+        """Create the file of pinned host keys if it is missing, and let only this user read it."""
         with self._locked():
             if not self.path.exists():
                 files.replace(self.path, b"", files.PRIVATE)

@@ -53,7 +53,8 @@ gc.freeze()  # else Python would look through all objects for garbage at its end
 
 
 def command(interpreter: str, candidates: Sequence[str]) -> str:
-    """The shell command that runs the program with `interpreter`, or if empty with the first of `candidates` found."""
+    """The shell command that runs a program from standard input with `interpreter`, or, if that is empty, with the
+    first Python of `candidates` that the node has."""
     # Without line breaks, backslashes and single quotes, which login shells treat differently.
     source = base64.b64encode(_BEGIN.encode()).decode()
     program = shlex.quote(f'exec(__import__("base64").b64decode("{source}"))')

@@ -20,7 +20,7 @@ from ..core.ansible_internal import PlayWorker, show_message
 from ..core.processes import Parent
 from ..core.step_options import load_step
 
-#: Seconds after its deadline at which a worker that still runs is killed.
+#: Seconds after the deadline of its task at which a worker process that still runs is killed.
 SLACK_SECONDS = 10
 #: Maximum number of workers: each uses some 100 MB, much of it shared, and few cores cannot use more.
 MAX_WORKERS = 12
@@ -118,7 +118,7 @@ class NodeTasks:
 
     def _start(self, node: str, kind: str, definition: dict[str, Any], seconds: float) -> _Running:
         if step := definition.get("gpuval.fleet.node", {}).get("step"):
-            load_step(step, "node_steps")  # import before the fork, since otherwise each worker imports
+            load_step(step, "node_steps")  # import before the fork, or each worker process would import
         reader, writer = multiprocessing.Pipe(duplex=False)
         process = self._worker.start(node, definition, writer)
         writer.close()

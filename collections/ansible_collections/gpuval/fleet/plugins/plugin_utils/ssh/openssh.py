@@ -141,7 +141,7 @@ def ssh_options(get: Callable[[str], object]) -> tuple[str, ...]:
 
 #: Script that prints the password or passphrase for which ssh asks.
 ASKPASS = Path(__file__).with_name("askpass.sh")
-#: macOS has no files in memory.
+#: Whether the system has files in memory, which macOS lacks.
 IN_MEMORY = hasattr(os, "memfd_create")
 #: Time limit in seconds to read a key, which is slow with a strong passphrase.
 READ_SECONDS = 30

@@ -60,12 +60,12 @@ class SshTarget:
 
 
 class Prober:
-    """Probes nodes over SSH against the pinned host keys of an inventory. `timeout`: seconds to connect; `accept_new`:
+    """Probes nodes over SSH against the pinned host keys of an inventory. `timeout_seconds`: to connect; `accept_new`:
     whether an unknown host key is accepted at the first contact."""
 
-    def __init__(self, pins: Pins, timeout: float, accept_new: bool):
+    def __init__(self, pins: Pins, timeout_seconds: float, accept_new: bool):
         self.pins = pins
-        self.timeout = timeout
+        self.timeout_seconds = timeout_seconds
         self.accept_new = accept_new
         self._pinned = pins.entries()
         #: The effective settings, by `ssh -G`, of each node that was probed.
@@ -101,7 +101,7 @@ class Prober:
         at = self._effective(target)
         if not (at.proxy or at.is_bound):
             with contextlib.closing(self._connect(at)) as connection:
-                await_banner(connection, at, self.timeout * PATIENCE)
+                await_banner(connection, at, self.timeout_seconds * PATIENCE)
         with self._clients:
             return self._by_openssh(target, at, self._policy(at, target))
 
@@ -138,7 +138,7 @@ class Prober:
 
     def _connect(self, at: Where) -> socket.socket:
         """Connect to the first address of the node that accepts a TCP connection within the timeout."""
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + self.timeout_seconds
         families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
         family = families.get(at.settings.get("addressfamily", ("any",))[0], 0)
 
@@ -148,8 +148,8 @@ class Prober:
             except (OSError, UnicodeError) as error:
                 return error if isinstance(error, OSError) else socket.gaierror(0, str(error))
 
-        late = socket.gaierror(0, f"the name service did not answer within {self.timeout:g} s")
-        answer = in_parallel({at.host: resolve}, self.timeout).get(at.host, late)
+        late = socket.gaierror(0, f"the name service did not answer within {self.timeout_seconds:g} s")
+        answer = in_parallel({at.host: resolve}, self.timeout_seconds).get(at.host, late)
         error = answer if isinstance(answer, OSError) else TimeoutError()
         for address_family, kind, protocol, _, address in () if answer is error else answer:
             seconds_left = deadline - time.monotonic()
@@ -164,7 +164,7 @@ class Prober:
                 error = failure
             else:
                 return connection
-        raise ProbeError(findings.of_socket_error(error, at, self.timeout))
+        raise ProbeError(findings.of_socket_error(error, at, self.timeout_seconds))
 
     # --- login by OpenSSH ---
 
@@ -230,7 +230,7 @@ class Prober:
         return replace(finding, message=f"{finding.message}, known by a certificate authority", pins=pins)
 
     def _result(self, done: SshEnd, target: SshTarget, at: Where, trusted: ProbeFinding | None) -> ProbeFinding:
-        """The finding of an ended ssh. `trusted`: the finding on the host key, None if the key was not verified."""
+        """The finding of an ended ssh call. `trusted`: the finding on the host key, None if it was not verified."""
         if done.code == 0:
             finding = ProbeFinding(REACHABLE, f"{at.user}@{at.address}")
         elif done.code is None:
@@ -239,7 +239,7 @@ class Prober:
             words = findings.one_line(f"{done.stdout} {done.stderr}".strip(), 200) or "no reason given"
             finding = findings.denied(at, f"the login works, but a command exits with status {done.code}: {words}")
         else:
-            finding = findings.of_ssh_output(done.stderr, at, self.timeout)
+            finding = findings.of_ssh_output(done.stderr, at, self.timeout_seconds)
             if finding.state == "ssh_error" and not (at.proxy or trusted) and findings.CLOSED.search(done.stderr):
                 finding = findings.closed(at)
             if finding.state == "login_denied" and target.secrets:
@@ -264,24 +264,24 @@ class Prober:
             "ClearAllForwardings": "yes",
             **dict.fromkeys(OFF, "no"),
             # ssh's timeout to connect includes the wait for the banner
-            "ConnectTimeout": str(max(1, round(self.timeout if at.proxy else self.timeout * PATIENCE))),
+            "ConnectTimeout": str(max(1, round(self.timeout_seconds if at.proxy else self.timeout_seconds * PATIENCE))),
             "ConnectionAttempts": "1",
             "LogLevel": "DEBUG1",
             "FingerprintHash": "sha256",
         }
         if not login:
             options["PreferredAuthentications"] = "none"
-        if "knownhostscommand" in at.settings:  # unknown to older versions of ssh
+        if "knownhostscommand" in at.settings:  # older versions of ssh do not know this option
             options["KnownHostsCommand"] = "none"
         names = [name for kind in kinds for name in ((*RSA, kind) if kind == "ssh-rsa" else (kind,))]
         if names:
             options["HostKeyAlgorithms"] = ("" if only else "^") + ",".join(dict.fromkeys(names))
         with (target.secrets if login else NO_SECRETS).offered() as (secret_options, environment):
             words = [word for key, value in (options | secret_options).items() for word in ("-o", f"{key}={value}")]
-            with self._lock:  # the first call runs ssh
+            with self._lock:  # the first call of kex_options runs ssh
                 words += kex_options([at.settings])
             words += target.options
-            seconds = self.timeout * (PATIENCE + 1) + (COMMAND_SECONDS if login else 0)
+            seconds = self.timeout_seconds * (PATIENCE + 1) + (COMMAND_SECONDS if login else 0)
             words.append("-v")  # overrides a -q in Ansible's options
             return run_ssh([target.executable, "-n", "-T", *words, target.host, "true"], seconds, environment)
 

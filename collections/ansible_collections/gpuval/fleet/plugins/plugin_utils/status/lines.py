@@ -65,7 +65,7 @@ def head_lines(status: Status) -> list[str]:
 
 
 def gang_lines(status: Status) -> list[str]:
-    """Lines on the gangs, the current round and its progress, and the nodes left out; none for a run without gangs."""
+    """Lines on a run's gangs, the current round and its progress, and nodes left out; none for a run without gangs."""
     if (gangs := status.known.gangs) is None:
         return []
     formed = some_of(f"{name} of {len(members)} nodes" for name, members in gangs["gangs"].items())

@@ -103,7 +103,7 @@ class StatusReader:
         self._drop(entry.key)
         try:
             self._accept(entry, raw)
-        except Damaged as error:  # keep what was read before, and read the object again
+        except Damaged as error:  # keep what was read before; the next look reads the object again
             self._refused[entry.key] = [f"refused: {error}"]
             return
         self._seen[entry.key] = entry.stamp
@@ -138,7 +138,7 @@ class StatusReader:
         raw = self._store.get_if_there(self._progress, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
         try:
             summary = stored_runs.read_document(raw or b"", "progress", self._progress)
-        except Damaged:  # or gone: read the records themselves
+        except Damaged:  # the summary is damaged or gone: read the records themselves
             return
         if summary["run_id"] != self._run["run_id"]:
             return

@@ -170,7 +170,7 @@ class Status:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is expected: the run has ended, or no node works and no controller watches."""
+        """Whether the run is over: it has ended, or no node works and no controller watches."""
         if self.ended or self.never_started:
             return True
         if (self.known.controller and self.known.controller.name in BEFORE_WORK) or self.at_gangs:
@@ -222,7 +222,7 @@ class Status:
 
 
 def _deserted(stored: StoredStatus) -> bool:
-    """Whether no controller works on the run any more: the controller's process on this host is gone."""
+    """Whether no controller works on the run any more: its process, which ran on this host, is gone."""
     return stored.controller is not None and stored.controller.attended is False
 
 
@@ -233,7 +233,8 @@ def final_verdict(stored: StoredStatus) -> Mapping[str, Any] | None:
 
 
 def _launched_seconds(state: StoredStatus, launch: Mapping[str, Any]) -> float | None:
-    """Seconds since a node's launch: by the controller's clock until the document was stored, then by the store's."""
+    """Seconds since a node's launch, None if unknown: by the controller's clock until it stored the watch document,
+    then by the store's clock."""
     if launch.get("state") not in LAUNCHED or not state.watch or not state.watch_modified or not launch.get("at"):
         return None
     try:
