@@ -49,7 +49,8 @@ class BuiltImage:
 
 
 class Builder:
-    """A container engine as a builder of images. Raises ``BuildError`` if no engine answers."""
+    """A container engine as a builder of images. `seconds`: time limit of each pull, build and push. Raises
+    ``BuildError`` if no engine answers."""
 
     def __init__(self, engine="auto", seconds=7200):
         self._seconds = seconds

@@ -178,8 +178,8 @@ def lacking(parameters):
 
 
 def _lacks_of(trial, python, deadline):
-    """Try on the node what the stages need. Return what is missing: texts, each of which names the stages that need it.
-    Files that the trial writes are removed."""
+    """Try on the node, until `deadline` (monotonic), what stages need. Return what is missing: pairs of a text and the
+    stages that need it. Files that the trial writes are removed."""
     folder = tempfile.mkdtemp(prefix="gpuval-trial-")
     try:
         mirror(Path("~").expanduser(), Path(folder, "home"), MIRRORED_LEVELS)

@@ -76,9 +76,9 @@ def oom_kills(path: Path) -> Optional[int]:
     return int(match.group(1)) if match else None
 
 
-def _read(path: str, limit: int) -> bytes:
+def _read(path: str, limit_bytes: int) -> bytes:
     try:
         with open(path, "rb") as stream:  # noqa: PTH123 - called for every process of the machine
-            return stream.read(limit)
+            return stream.read(limit_bytes)
     except OSError:  # the process ended, or is another user's
         return b""

@@ -45,6 +45,7 @@ def import_problem(text):
 
 
 def module_problem(name, minimum):
+    """Return why a module cannot be imported, or is older than version `minimum` (may be empty); empty if it serves."""
     try:
         importlib.import_module(name)
         from importlib.metadata import version  # noqa: PLC0415 - Python 3.7 has none
@@ -63,6 +64,7 @@ def numbers(version):
 
 
 def start_problem(words):
+    """Return why a command, given as words, cannot be started on this machine; empty if it can."""
     path = shutil.which(words[0], path=f"{os.environ.get('PATH', '')}:{Path(sys.executable).parent}")
     if path is None:
         return "not found, or not executable"

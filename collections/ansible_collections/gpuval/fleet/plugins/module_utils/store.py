@@ -115,7 +115,7 @@ Names = list[str]
 
 
 class Store:
-    """A bucket of the object store, with the operations that gpuval needs."""
+    """A bucket of the object store, with the operations that gpuval needs. `timeout`: seconds without an answer."""
 
     def __init__(self, connection: Connection, *, timeout: float = 10.0, attempts: int = 3) -> None:
         if BOTO3_ERROR is not None:

@@ -72,8 +72,8 @@ def detect(run: Run) -> Detection:
     return Detection(VENDOR, problem=problem, unclear=unclear)
 
 
-def ask(run: Run, query: tuple[str, ...], timeout: float) -> ToolResult:
-    return run("hl-smi", "-Q", ",".join(query), "-f", "csv,noheader", timeout=timeout)
+def ask(run: Run, query: tuple[str, ...], seconds: float) -> ToolResult:
+    return run("hl-smi", "-Q", ",".join(query), "-f", "csv,noheader", timeout=seconds)
 
 
 def parse(text: str, query: tuple[str, ...]) -> list[Gpu]:
@@ -87,9 +87,9 @@ def parse(text: str, query: tuple[str, ...]) -> list[Gpu]:
     return sorted(gpus, key=lambda gpu: gpu.index)
 
 
-def processes(run: Run, timeout: float) -> dict[int, str]:
-    """Return the names of the processes on the devices by pid, from the table of `hl-smi`; empty without an answer."""
-    result = run("hl-smi", timeout=timeout)
+def processes(run: Run, seconds: float) -> dict[int, str]:
+    """Return the names of processes on Gaudi devices by pid, from the table of `hl-smi`; empty without an answer."""
+    result = run("hl-smi", timeout=seconds)
     return {int(pid): name for pid, name in _PROCESS.findall(result.stdout)} if result.ok else {}
 
 

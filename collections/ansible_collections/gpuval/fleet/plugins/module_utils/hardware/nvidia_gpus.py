@@ -101,25 +101,25 @@ def _document(output: str) -> str:
     return output[start : end + len(_END)] if 0 <= start < end else output.strip()
 
 
-def processes(run: Run, timeout: float) -> dict[int, str]:
+def processes(run: Run, seconds: float) -> dict[int, str]:
     """Return the program names of compute processes on NVIDIA GPUs by pid; empty if nvidia-smi does not answer."""
-    pairs = _pairs(run, "--query-compute-apps=pid,process_name", timeout)
+    pairs = _pairs(run, "--query-compute-apps=pid,process_name", seconds)
     return {int(pid): name for pid, name in pairs if pid.isdigit()}
 
 
-def gpus_of_processes(run: Run, timeout: float) -> dict[int, list[str]]:
+def gpus_of_processes(run: Run, seconds: float) -> dict[int, list[str]]:
     """Return the NVIDIA GPUs (``gpu:1``) that compute processes use, by pid; empty if nvidia-smi does not answer."""
-    indices = {uuid: int(index) for uuid, index in _pairs(run, "--query-gpu=uuid,index", timeout) if index.isdigit()}
+    indices = {uuid: int(index) for uuid, index in _pairs(run, "--query-gpu=uuid,index", seconds) if index.isdigit()}
     gpus: dict[int, list[str]] = {}
-    for pid, uuid in _pairs(run, "--query-compute-apps=pid,gpu_uuid", timeout):
+    for pid, uuid in _pairs(run, "--query-compute-apps=pid,gpu_uuid", seconds):
         if pid.isdigit() and uuid in indices:
             gpus.setdefault(int(pid), []).append(f"gpu:{indices[uuid]}")
     return gpus
 
 
-def _pairs(run: Run, query: str, timeout: float) -> list[list[str]]:
-    """Return the two cells of each line of a query of nvidia-smi; empty without an answer within `timeout` seconds."""
-    answer = run("nvidia-smi", query, "--format=csv,noheader", timeout=timeout)
+def _pairs(run: Run, query: str, seconds: float) -> list[list[str]]:
+    """Return the two cells of each line of a query of nvidia-smi; empty without an answer within `seconds`."""
+    answer = run("nvidia-smi", query, "--format=csv,noheader", timeout=seconds)
     lines = answer.stdout.splitlines() if answer.ok else ()
     return [[cell.strip() for cell in line.partition(",")[::2]] for line in lines]
 

@@ -251,6 +251,7 @@ class Nvml(Source):
         return {**known(readings), **({} if reasons is None else throttle(reasons)), **self._slowly(index, handle)}
 
     def _slowly(self, index: int, handle: ctypes.c_void_p) -> dict[str, Any]:
+        """Return a GPU's readings that hardly change, read every SLOW_SECONDS; in between, only the power limit."""
         present = time.monotonic()
         at, cached = self._slow.get(index, (0.0, {}))
         if cached and present - at < SLOW_SECONDS:

@@ -92,6 +92,7 @@ def _verify(
     ledger: ChangeLedger,
     outcome: ApplyOutcome,
 ) -> None:
+    """Add to `outcome` what is not as declared in the network's `state` after the changes."""
     outcome.down = plan.links_down(state)
     if outcome.down:
         outcome.failures.append(

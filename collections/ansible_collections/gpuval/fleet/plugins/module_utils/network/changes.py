@@ -66,6 +66,7 @@ class NetworkChange:
         return interface.mtu if self.kind == "mtu" else interface.state
 
     def is_same(self, value: Any, value_now: Any) -> bool:
+        """Whether two values of the change's setting are equal; for a route, its gateway and interface count."""
         if self.kind == "route" and value and value_now:
             return all(value.get(key) == value_now.get(key) for key in ("gateway", "dev"))
         if self.kind == "sysctl":

@@ -119,8 +119,9 @@ def probe(endpoint: Endpoint, size_bytes: int, seconds: float, tries: int = TRIE
 
 
 def _http(
-    endpoint: Endpoint, address: str, port: int, size: int, seconds: float, result: dict[str, Any]
+    endpoint: Endpoint, address: str, port: int, size_bytes: int, seconds: float, result: dict[str, Any]
 ) -> dict[str, Any]:
+    """Complete the measurements in `result` by a GET or PUT of `size_bytes` to an address, that of a proxy if any."""
     state, _spent, link = connect(address, port, seconds)
     if link is None:
         result.update(state="tcp", message=f"{endpoint.host} port {port}: {state}")
@@ -142,30 +143,30 @@ def _http(
         connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=seconds)
         connection.sock = link
         is_put = endpoint.method == "PUT"
-        amount = {"Content-Length": str(size)} if is_put else {"Range": f"bytes=0-{max(0, size - 1)}"}
+        amount = {"Content-Length": str(size_bytes)} if is_put else {"Range": f"bytes=0-{max(0, size_bytes - 1)}"}
         headers = {**amount, "User-Agent": "gpuval", "Accept-Encoding": "identity", "Connection": "close"}
         begin = time.perf_counter()
         connection.request(endpoint.method, endpoint.path, headers=headers)
-        got = _send(link, size, end) if is_put else 0
+        got = _send(link, size_bytes, end) if is_put else 0
         link.settimeout(max(0.05, end - time.monotonic()))
         answer = connection.getresponse()
         result["status"] = answer.status
-        while not is_put and got < size and time.monotonic() < end:
+        while not is_put and got < size_bytes and time.monotonic() < end:
             link.settimeout(max(0.05, end - time.monotonic()))
-            data = answer.read1(min(65536, size - got))
+            data = answer.read1(min(65536, size_bytes - got))
             if not data:
                 break
             got += len(data)
         spent = time.perf_counter() - begin
         accepted = not endpoint.size_bytes or 200 <= answer.status < 300
-        complete = accepted and (not endpoint.size_bytes or got >= size)
+        complete = accepted and (not endpoint.size_bytes or got >= size_bytes)
         speed = got / spent if complete and got >= LEAST_BYTES and spent else None
         result.update(received_bytes=got, bytes_per_second=speed)
         if not accepted:
             result["message"] = f"{endpoint.host}: {endpoint.method} answered with HTTP {answer.status}"
         elif not complete:
             why = f"within {seconds:g} s" if time.monotonic() >= end else "before it ended: is the file as large?"
-            result["message"] = f"{endpoint.host}: {got} of {size} bytes passed {why}"
+            result["message"] = f"{endpoint.host}: {got} of {size_bytes} bytes passed {why}"
         else:
             result["state"] = "ok"
     except ssl.SSLCertVerificationError as error:

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
@@ -89,7 +90,7 @@ def _start_time(pid: int) -> Optional[int]:
     return process.start_ticks if process else None
 
 
-def _wait_until(true: Any) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + STOP_SECONDS
-    while not true() and time.monotonic() < end:
+    while not condition() and time.monotonic() < end:
         time.sleep(0.02)

@@ -43,6 +43,7 @@ class ManagementConnection:
         return refusals
 
     def _is_diverted(self, change: NetworkChange, state: NetworkState) -> bool:
+        """Whether a change would lead packets to the controller through an interface other than now."""
         peer, addresses = ipaddress.ip_address(self.peer or ""), []
         if change.kind == "sysctl":
             is_disabling = change.subject.replace("/", ".").endswith(".disable_ipv6") and change.after != "0"

@@ -166,6 +166,7 @@ def _first(address: str, port: int, questions: PeerProbeOptions) -> str:
 
 
 def _latencies(address: str, port: int, questions: PeerProbeOptions, deadline: Deadline) -> list[float]:
+    """Return the seconds of several TCP handshakes with a port of a peer, of those that were answered."""
     times = []
     for _try in range(questions.tries):
         if deadline.left() <= 0:

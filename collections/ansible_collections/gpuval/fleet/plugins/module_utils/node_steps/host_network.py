@@ -87,6 +87,7 @@ def host_network(module: Any, **arguments: Any) -> NetworkAnswer:
 
 
 def restore(module, options, base):
+    """Restore the network's first values once no run is left in gpuval's folder `base`; return the step's answer."""
     nothing = {"changes": [], "kept": [], "left": [], "notes": []}
     if not ledgers.is_touched(base):
         return {"msg": "gpuval changed nothing in this node's network: nothing to restore", **nothing}
@@ -105,6 +106,7 @@ def restore(module, options, base):
 
 
 def confirm(module, options, base):
+    """Make the pending network changes of `options.attempt` final. Raises NodeError if they were rolled back."""
     try:
         with one_at_once(base):
             ledger = ledgers.ChangeLedger(base)
@@ -119,6 +121,7 @@ def confirm(module, options, base):
 
 
 def apply(module, options, base):
+    """Change the network as `options` declare; return the step's answer. `base`: gpuval's folder on the node."""
     declaration = parse_declaration(vars(options))
     host = NetworkHost(Deadline(options.deadline_seconds))
     ledger, notes = ledgers.ChangeLedger(base), other_names(declaration.hosts)

@@ -37,6 +37,7 @@ def peer_probe(module: Any, **arguments: Any) -> ProbeAnswer:
 
 
 def listen(options, check_mode):
+    """Start listeners on the probe port and the declared ports; return why some ports have none."""
     ports = sorted({options.probe_port, *options.ports})
     if check_mode or not options.askers:
         return {"not_listening": {}}
@@ -55,6 +56,7 @@ def listen(options, check_mode):
 
 
 def measure(options, check_mode):
+    """Measure the network path from this node to its peers and to services; return the measurements."""
     targets = [services.parse(endpoint) for endpoint in options.endpoints]
     deadline = Deadline(options.deadline_seconds)
     state = NetworkHost(deadline).state()

@@ -140,6 +140,7 @@ def _local_folder(source: str) -> Path:
 
 
 def _local(path: Path, folder: str, revision: str | None) -> ModelSource:
+    """Return the model in a local folder or in a folder of the hub's cache. `folder`: the model's name in the store."""
     snapshots = path / "snapshots"
     if not snapshots.is_dir():
         return _model(folder, path, f"folder {path}")

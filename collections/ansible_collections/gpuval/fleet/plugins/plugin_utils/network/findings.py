@@ -201,6 +201,7 @@ def _slow_findings(
 
 
 def _is_slow(value: float, usual: float, *, is_rate: bool) -> bool:
+    """Whether a measured value is much worse than the usual one. Both are bytes/s if `is_rate`, else seconds."""
     return value * SLOW_RATE_FACTOR < usual if is_rate else value > max(SLOW_FACTOR * usual, usual + SLOW_SECONDS)
 
 
@@ -327,6 +328,7 @@ def _counted(states: Iterable[str]) -> str:
 
 
 def _shown(value: float, is_rate: bool) -> str:
+    """Return a value (bytes/s if `is_rate`, else seconds) as text with a unit."""
     if not is_rate:
         return f"{value * 1000:.3g} ms"
     for size, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):

@@ -123,6 +123,7 @@ def _plan(action, folder, run, node, options):
 
 
 def _launch(action, folder, run, launch, plan, options):
+    """Launch a plan on its node; return `launch` (a document of the run's folder) with state, message and answer."""
     node = launch["node"]
     names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
     try:

@@ -57,6 +57,8 @@ def send_image(action: RunAction, options: SendImageOptions) -> dict[str, Any]:
 
 
 def _send(action, options, state, image, deadline):
+    """Send the archive of an image in a plan, unless the node has the image; return how many bytes were sent. `state`:
+    the controller's state folder; `deadline`: monotonic."""
     archive = image["archive"]
     path = images.archive_file(state, archive["sha256"])
     arguments = {
