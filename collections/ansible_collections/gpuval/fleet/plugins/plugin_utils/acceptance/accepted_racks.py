@@ -1,4 +1,4 @@
-"""Which NVLink racks are accepted: by the acceptance of their trays, and by the last run that had all of them. Pure."""
+"""Decides which NVLink racks are accepted: by their trays' acceptance and the last run with all trays. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,15 +10,15 @@ from ..judge.repairs import ReportedRun
 from ..records.documents import Document
 from ..runs.failed_checks import FAIL, INCOMPLETE, PASS
 
-#: Checks on which trays decide: of them the acceptance of nodes counts, not that of one run.
+#: Checks of a rack on which trays a run had, and on their verdicts: an acceptance judges trays over several runs.
 _OF_TRAYS = NOT_WHOLE | {"rack_nodes"}
-#: Versions that the trays of a rack share.
+#: Versions that all trays of a rack must share: {key in the report: word in messages}.
 _VERSIONS = {"driver": "driver", "vbios": "VBIOS"}
 AGAIN = '`make validate ARGS="--limit {chosen}"`, and name that run in RUNS, too'
 
 
 def decide_racks(runs: Sequence[ReportedRun], nodes: Sequence[Document]) -> list[dict[str, Any]]:
-    """The racks of an acceptance. ``runs``: of the inventory; ``nodes``: as acceptance.json has them."""
+    """Racks for acceptance.json. ``runs``: judged runs of the inventory; ``nodes``: those of acceptance.json."""
     trays = values_by_key((node["rack"], node) for node in nodes if "rack" in node)
     ordered = sorted(runs, key=lambda run: (str(run.head["finished_at"]), run.run_id))
     seen = values_by_key((rack["name"], (run, rack)) for run in ordered for rack in run.report.get("racks", ()))
@@ -37,8 +37,8 @@ def _decide_rack(name: str, trays: Sequence[Document], seen: Sequence[tuple[Repo
 
 
 def _reasons(trays: Sequence[Document], since: Sequence[tuple[ReportedRun, Document]]) -> Iterator[tuple[str, str]]:
-    """Verdict and reason of each rule that applies, the decisive one first. ``since``: the last run that had the whole
-    rack, and the later ones that had a part of it."""
+    """(verdict, reason) of each rule that applies to a rack, the decisive one first. ``since``: (run, rack in its
+    report) of the last run with the whole rack, and of later runs with a part of it."""
     words = values_by_key((tray["verdict"], tray["name"]) for tray in trays)
     checks = values_by_key(
         (check["verdict"], f"{check['reason']} (run {run.run_id})")
@@ -71,7 +71,7 @@ def _reasons(trays: Sequence[Document], since: Sequence[tuple[ReportedRun, Docum
 
 
 def _shared_values(run: ReportedRun, rack: Document) -> set[tuple[str, str]]:
-    """What the trays of a rack share, as the run reports it, each with its name."""
+    """(word, value) of what the trays of a rack share in a run: driver, VBIOS, clique, ClusterUUID."""
     trays = {tray["node"] for tray in rack["trays"]}
     versions = [node.get("versions", {}) for node in run.report["nodes"] if node["name"] in trays]
     shared = {(word, of_node[key]) for key, word in _VERSIONS.items() for of_node in versions if key in of_node}
@@ -80,7 +80,7 @@ def _shared_values(run: ReportedRun, rack: Document) -> set[tuple[str, str]]:
 
 
 def _is_whole(rack: Document) -> bool:
-    """Whether the run had all trays, each by its own hardware."""
+    """Whether a run had all trays of the rack, and each tray's own hardware names the rack."""
     return not {check["name"] for check in open_checks(rack)} & NOT_WHOLE and all(
         tray["by"] in ("cluster_uuid", "chassis_serial") for tray in rack["trays"]
     )

@@ -1,7 +1,6 @@
-"""Which nodes are accepted by which runs: ``decide`` makes acceptance.json of reports, and reads nothing else. Pure.
+"""Decides which runs accept which nodes: ``decide`` makes acceptance.json from reports alone. Pure.
 
-Each node is accepted by its last whole run. All runs of the results folder are looked at: one that is not named accepts
-no node, and what it found counts all the same.
+A node's last whole run accepts it, if RUNS names that run. Faults count from all runs in the results folder.
 """
 
 import itertools
@@ -20,11 +19,11 @@ from ..runs.failed_checks import FAIL, INCOMPLETE, PASS
 from .accepted_racks import AGAIN, decide_racks
 
 SCHEMA = "gpuval.acceptance/1"
-#: Accepted nodes that a repaired one must work together with.
+#: Number of accepted nodes with which a repaired node must have passed a multi-node stage.
 NEIGHBOURS = 2
-#: The action of a repair by which a node is expected no more.
+#: Action in gpuval_repairs that ends the expectation of a node in the inventory.
 REMOVED = "removed"
-#: Of a run that left out nodes, and no stages.
+#: Values of `narrowed_by` of a run that left out nodes, and no stages.
 OF_NODES = ("limit", "busy")
 
 REPAIR = f"repair it, then {AGAIN}"
@@ -38,8 +37,8 @@ NAME = "`make accept RUNS={runs}`"
 
 @dataclass(frozen=True)
 class AcceptanceInputs:
-    """All that an acceptance depends on. ``runs``: those that ended since ``since``; ``named``: ids of RUNS; ``hosts``:
-    nodes of the inventory now; times are RFC 3339, UTC."""
+    """All that an acceptance depends on. ``runs``: judged runs that ended after ``since``; ``named``: run ids in RUNS;
+    ``hosts``: nodes of the inventory now. Times are RFC 3339, UTC."""
 
     runs: Sequence[ReportedRun]
     named: Collection[str]
@@ -58,12 +57,12 @@ class AcceptanceInputs:
 
     @cached_property
     def sightings(self) -> list[NodeSighting]:
-        """All nodes of all runs, the oldest run first."""
+        """Every node of every run, as that run reported it; the oldest run first."""
         return sightings_of(self.runs)
 
     @cached_property
     def by_part(self) -> dict[str, list[NodeSighting]]:
-        """All sightings by the names of machines and GPUs."""
+        """{name of a machine or GPU: all reports of nodes that have it}."""
         return values_by_key((part, one) for one in self.sightings for part in one.parts)
 
     @cached_property
@@ -80,38 +79,39 @@ class AcceptanceInputs:
 
     @cached_property
     def alone(self) -> Collection[str]:
-        """Nodes unlike any other, for which the first run had no gang."""
+        """Names of nodes for which the first run had no similar node to form a multi-node group with."""
         return (self.first.report["fleet"].get("gangs") or {"alone": {"names": ()}})["alone"]["names"]
 
     @cached_property
     def gangs(self) -> dict[str, list[set[str]]]:
-        """By run the sets of nodes that worked together."""
+        """{run id: sets of nodes that ran multi-node stages together}."""
         sections = {run.run_id: run.report["fleet"].get("gangs") or {"formed": ()} for run in self.runs}
         return {run_id: [{*gang["names"]} for gang in section["formed"]] for run_id, section in sections.items()}
 
     @cached_property
     def work(self) -> dict[str, set[tuple[str, str]]]:
-        """By SKU the stages of the first run, each with its settings."""
+        """{SKU: (stage, text of its settings) pairs that nodes passed in the first run}."""
         nodes = (one for one in self.of_inventory if one.run is self.first.head)
         pairs = values_by_key((one.sku, work) for one in nodes for work in self.work_of(one))
         return {sku: {*work} for sku, work in pairs.items()}
 
     @cached_property
     def expected(self) -> list[str]:
-        """Nodes of the inventory and of all its runs that left out no node, without those that were removed."""
+        """Names of the inventory's nodes, and of nodes in its runs of all nodes, unless declared as removed."""
         whole_runs = [one.name for one in self.of_inventory if not {*one.run["narrowed_by"]} & {*OF_NODES}]
         removed = {repair.node for repair in self.repairs if (repair.part, repair.action) == ("node", REMOVED)}
         return sorted({*whole_runs, *self.first.head.get("busy", ())} - removed | {*self.hosts}, key=natural_order)
 
     def work_of(self, sighting: NodeSighting) -> set[tuple[str, str]]:
-        """(stage, settings) of what the node did by itself."""
+        """(stage, text of its settings) of each single-node stage that the node passed in a run."""
         alone = (stage for stage in sighting.node["stages"] if stage["name"] not in self.multi_node_stages)
         return {(stage["name"], str(stage.get("setup"))) for stage in alone if stage["state"] == "success"}
 
 
 class AcceptanceCase:
-    """A node with all its runs, the oldest first. ``named``: under its name in the inventory; ``near``: also those that
-    share a machine or GPU with one; ``last``: its last whole run, else its last; ``later``: no older than that."""
+    """A node's reports in all runs, the oldest first. ``named``: those under its name; ``near``: those and all that
+    share a machine or GPU with one of them; ``last``: of its last whole run, else of its last run; ``later``: of runs
+    that ended no earlier than ``last``."""
 
     def __init__(self, inputs: AcceptanceInputs, name: str) -> None:
         self.inputs, self.name = inputs, name
@@ -133,7 +133,7 @@ class AcceptanceCase:
         self.needs_neighbours = not passed_first
 
     def reasons(self) -> Iterator[tuple[str, str]]:
-        """(rule, reason) of each rule that applies, the decisive one first; multi-node stages apart."""
+        """(rule, reason) of each rule in RULES that applies, the decisive one first, except ``not_together``."""
         inputs, last, first = self.inputs, self.last, self.inputs.first
         if not self.named:
             yield "never_whole", "no run since then has it"
@@ -184,8 +184,8 @@ class AcceptanceCase:
             yield "other_groups", f"{by} compared it with {groups}, not with run {first.run_id}"
 
     def together(self, sound: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """By multi-node stage the first run since its last whole one that counts, with its accepted neighbours.
-        ``sound``: the accepted nodes that needed no repair."""
+        """{multi-node stage: run id and accepted neighbours of the first run that counts, from the last whole run on}.
+        ``sound``: names of accepted nodes that needed no repair."""
         inputs = self.inputs
         counting: dict[str, dict[str, Any]] = {}
         for one in [self.last, *(late for late in self.later if late in self.named)] if self.whole else ():
@@ -199,7 +199,7 @@ class AcceptanceCase:
         return counting
 
     def document(self, sound: Sequence[str]) -> dict[str, Any]:
-        """The node in acceptance.json, by the first rule that applies. ``sound``: as in `together`."""
+        """The node's entry in acceptance.json. ``sound``: names of accepted nodes that needed no repair."""
         rule, reason = next(self.reasons(), ("accepted", ""))
         together, last, is_whole = self.together(sound), self.last, bool(self.whole)
         ran = {stage["name"] for stage in last.node["stages"]} if last else set()
@@ -235,7 +235,7 @@ class AcceptanceCase:
         }  # fmt: skip
 
     def _changes(self) -> dict[str, Any]:
-        """The machine that was replaced last, and other GPUs that came or went, with the node that has or had them."""
+        """The node's machine that was replaced last; and GPUs that came or went, with the node that has or had each."""
         seen, replaced, changes = [one for one in self.named if one.machines], None, []
         for then, now in itertools.pairwise(seen):
             parts = now.changes_since(then)
@@ -264,7 +264,7 @@ class AcceptanceCase:
         }  # fmt: skip
 
 
-#: Verdict and next step of each rule.
+#: {rule: (verdict of the node, next step for the operator)}.
 RULES = {
     "accepted": (PASS, ""),
     **dict.fromkeys(("failed", "withdrawn"), (FAIL, REPAIR)),
@@ -276,7 +276,7 @@ RULES = {
 
 
 def _gaps(named: Sequence[NodeSighting]) -> list[str]:
-    """Why the last PASS of a node without a whole run does not accept it, as a remark."""
+    """A remark, in a list, on why the last PASS of a node without a whole run does not accept the node."""
     passed = [one for one in named if one.node["verdict"] == PASS][-1:]
     return [
         f" (run {one.run_id}: {what} {some_of(listed, 3)})"
@@ -291,7 +291,7 @@ def _gaps(named: Sequence[NodeSighting]) -> list[str]:
 
 
 def decide(inputs: AcceptanceInputs) -> dict[str, Any]:
-    """The document ``gpuval.acceptance/1``. ``inputs`` name at least one run, of the inventory."""
+    """Make acceptance.json (gpuval.acceptance/1). ``inputs`` must name at least one run of the inventory."""
     cases = [AcceptanceCase(inputs, name) for name in inputs.expected]
     sound = [case.name for case in cases if not case.needs_neighbours and not next(case.reasons(), None)]
     nodes = [case.document(sound) for case in cases]
@@ -342,7 +342,7 @@ def summary_lines(document: Document) -> list[str]:
 
 
 def removed_nodes(document: Document) -> list[str]:
-    """Nodes that are not expected any more, with the person who declared it."""
+    """Lines on nodes that an acceptance no longer expects, each with date and author of the declaration."""
     expected = {node["name"] for node in document["nodes"]}
     removed = [one for one in document["repairs"] if (one["part"], one["action"]) == ("node", REMOVED)]
     return [f"{one['node']} (removed {one['at']}, by {one['by']})" for one in removed if one["node"] not in expected]

@@ -1,4 +1,4 @@
-"""acceptance.html: the letter of an acceptance, on two pages for a hundred nodes. Texts and policy: see report.html."""
+"""Makes acceptance.html, the letter of an acceptance: two pages for a hundred nodes."""
 
 import itertools
 from collections import Counter
@@ -12,13 +12,13 @@ from ..report.page.nodes import rack
 from .decision import removed_nodes
 
 STYLES = ("report.css", "acceptance.css")
-#: The worst verdict of its nodes is that of a rack without NVLink domain.
+#: Verdicts from worst to best: a rack without NVLink domain gets the worst verdict of its nodes.
 _WORST_FIRST = ("FAIL", "INCOMPLETE", "PASS")
 
 
 def letter_html(acceptance: Document, digest: str, reports: Mapping[str, Document]) -> str:
-    """The letter's HTML. `digest`: SHA-256 of acceptance.json; `reports`: by run id, at least of the first run and of
-    all runs that accept nodes, with every check whole (`report_file.unpacked`)."""
+    """The letter's HTML. `digest`: SHA-256 of acceptance.json; `reports`: {run id: report.json}, unpacked, at least of
+    the first run and of all runs that accept nodes."""
     nodes, first = acceptance["nodes"], acceptance["first_run"]
     entries = {(run_id, entry["name"]): entry for run_id, report in reports.items() for entry in report["nodes"]}
     tested_nodes = [(node, entries.get((node["run_id"], node["name"]), {})) for node in nodes]
@@ -69,7 +69,7 @@ def _models(node: Document) -> str:
 
 
 def _required_limits(reports: Iterator[Document]) -> dict[str, dict[tuple[str, str], list[str]]]:
-    """By metric of required checks their limits with sources, each with the names of the checks."""
+    """{metric: {(limit, source of the limit): names of required checks}}, from all nodes of the reports."""
     limits: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
     for check in itertools.chain.from_iterable(node["checks"] for report in reports for node in report["nodes"]):
         if check["severity"] == "required" and check["metric"]:
@@ -81,7 +81,8 @@ def _required_limits(reports: Iterator[Document]) -> dict[str, dict[tuple[str, s
 def _losses(
     report: Document, limits: Mapping[str, Mapping[tuple[str, str], Sequence[str]]]
 ) -> tuple[list[tuple[dict[str, Any], list[tuple[str, int]]]], list[str]]:
-    """Figures of a report with smallest named loss and limits, each with its source's number; the sources."""
+    """Returns (figures, sources). Each figure of a report has the smallest loss that its checks detect, and its limits
+    with the number of their source."""
     numbers: dict[str, int] = {}
     losses = []
     for entry, text in zip(report["fleet"].get("power", ()), not_tested.losses(report), strict=True):

@@ -1,4 +1,4 @@
-"""Jobs (gpuval.job/1): YAML files of a user's own work. All mistakes of a file are found at once, with their lines."""
+"""Reads job files (gpuval.job/1), YAML that declares a user's own work. Reports all mistakes of a file, with lines."""
 
 import functools
 import re
@@ -14,16 +14,16 @@ from ..core.text import meant
 from ..runs import plans
 
 MAX_FILE_BYTES = 256 << 10
-#: Maximum bytes of all files that a job copies to its nodes: the plan carries them.
+#: Maximum total bytes of the files that a job copies to its nodes: each node's plan contains them.
 MAX_COPIED_BYTES = 512 << 10
 #: Maximum number of values in a document: YAML aliases can turn few lines into many values.
 MAX_VALUES = 20_000
 MAX_STAY_SECONDS = 86_400.0
-#: Prefixes of variables that jobs may not set: the runner or the steps' program sets them.
+#: Prefixes of environment variables that jobs may not set: gpuval's programs on the node set them.
 OWN_VARIABLES = ("GPUVAL_", "PYTHONPATH")
 GANG, NONE, MPIRUN = "gang", "none", "mpirun"
 LEAST_INACTIVITY = 60
-#: Keys of multi-node jobs: by the key in the file, its name for the program on the node, and its default.
+#: Keys of multi-node jobs: {key in the job file: (key in the job that the node gets, default)}.
 GANG_KEYS = {
     "least_nodes": ("least", 2),
     "most_nodes": ("most", 0),
@@ -31,13 +31,14 @@ GANG_KEYS = {
     "order": ("order", "inventory"),
     "join_seconds": ("join_seconds", 300),
 }
-#: Keys that a job has in common with every stage, but for those that get their values elsewhere.
+#: Keys of a job file that are also keys of a stage in a plan. A job treats its image and environment differently.
 STAGE_KEYS = [key for key in plans.STAGE_DEFAULTS if key not in ("environment", "image")]
 
 
 @dataclass(frozen=True)
 class StepDocument:
-    """One step of a job: a command with its settings. ``timeout_seconds`` 0: the step has no time limit of its own."""
+    """One step of a job: a command with its settings. ``timeout_seconds`` 0: no limit but the job's; ``creates``: path
+    on the node whose presence skips the step; ``once``: on one node of a multi-node job."""
 
     name: str
     command: tuple[str, ...]
@@ -50,8 +51,8 @@ class StepDocument:
 
 @dataclass(frozen=True)
 class JobDocument:
-    """A job, read from its file. ``files``: texts of files beside it, by name; ``stage``: the keys in STAGE_KEYS;
-    ``gang``: how several nodes run the job together, empty for a job that each node runs by itself."""
+    """A job, read from its file at ``path``. ``files``: {name: text} of the files that it copies to nodes; ``stage``:
+    its values of STAGE_KEYS; ``gang``: how several nodes run the job together, empty for a single-node job."""
 
     path: Path
     name: str
@@ -78,7 +79,7 @@ def examine(path: Path) -> tuple[JobDocument | None, list[str]]:
 
 @functools.lru_cache(maxsize=512)
 def _examined(path: Path, _changed: int, size: int) -> tuple[JobDocument | None, list[str]]:
-    """As `examine`, cached until the file changes: it is read once, however many nodes run the job."""
+    """Read a job file as `examine` does. Cached by its times and ``size`` in bytes, since many nodes run one job."""
     if size > MAX_FILE_BYTES:
         return None, [f"{path}: {size} bytes, and a job has at most {MAX_FILE_BYTES}"]
     try:
@@ -122,7 +123,7 @@ Problem = tuple[tuple[str | int, ...], str]
 
 
 def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
-    """Mistakes that the schema cannot detect, each with its place in the document."""
+    """Mistakes in a job file that its schema cannot detect, each with the path of its keys in the document."""
     if document["name"] in extensions.found("stages"):
         yield ("name",), f"{document['name']} is a stage of gpuval: choose another name"
     names = Counter(step["name"] for step in document["steps"])

@@ -1,4 +1,4 @@
-"""From jobs to the stages of a node's plan. Pure, but for the files of the jobs."""
+"""Makes stages of a node's plan from job files. Reads those files, and has no other effects."""
 
 import base64
 import json
@@ -14,16 +14,16 @@ from ..runs import job_secrets, plans
 from . import document
 from .document import JobDocument
 
-#: Environment variable in which the steps' program finds its job.
+#: Environment variable that holds the job for the program which runs its steps on the node.
 VARIABLE = "GPUVAL_JOB"
-#: By launcher of a multi-node job, the Python package that the launcher needs.
+#: {launcher of a multi-node job: Python package that the launcher needs on the node}.
 LAUNCHER_PACKAGES = {"torchrun": "torch", "deepspeed": "deepspeed"}
-#: Images whose packages a host may have in `gpuval_workload_python`. A host cannot replace other images.
+#: Images that a stage without container can do without: the host's `gpuval_workload_python` may have their packages.
 HOST_IMAGES = ("training", "loading", "inference")
 UNDECLARED = ", which is empty: declare the image, or leave out `image` to run on the host"
-#: Linux limits a variable to 128 KiB.
+#: Maximum bytes of the packed job: Linux limits an environment variable to 128 KiB.
 MAX_VARIABLE = 120 << 10
-#: Variables of multi-node test beds, with the step that each skips or forces.
+#: Environment variables with which users of multi-node test beds skip or force a step: {variable: step}.
 SKIP_VARIABLES = {
     "SKIP_ENV_SETUP": "environment",
     "SKIP_CLONE_REPO": "clone",
@@ -32,11 +32,11 @@ SKIP_VARIABLES = {
     "SKIP_TRAINING": "train",
 }
 FORCE_VARIABLES = {"FORCE_CONVERSION": "convert"}
-#: Variables that let a job stay alive after its steps, for a day unless it has a limit.
+#: Environment variables that keep a job alive after its steps, for a day unless the job sets a time.
 STAY_VARIABLES = {"SLEEP_INFINITY": "stay_alive"}
 NO = ("", "0", "false", "no", "off")
 #: Pattern of output lines with a result: what model repositories print (`performance: 12.3 examples/sec`, or
-#: `14164/s examples`), and what the program prints of a CSV file. A line without a value matches, so that it is named.
+#: `14164/s examples`), and what the program prints of a CSV file. A line without a value matches, to be reported.
 PERFORMANCE = r"performance:\s*(?:(?P<value>[^\s/]+)(?P<per>/s(?:ec(?:ond)?)?)?\s+)?(?P<unit>\S+)"
 OF_CSV = r"^gpuval figure (?P<name>\S+): (?P<value>\S+) (?P<unit>\S+)$"
 
@@ -51,9 +51,9 @@ def workloads(
     together: bool = False,
     stays: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """Declarations of the jobs' stages, by the jobs' names: single-node jobs, or with ``together`` multi-node jobs.
-    ``environment``: of all stages, overridden by the jobs' own; ``stays``: whether jobs may stay alive after their
-    steps. Raises SettingError."""
+    """{job name: declaration of its stage}, of the single-node jobs in these files, or with ``together`` of the
+    multi-node jobs. ``skip``, ``force``: names of steps; ``images``: gpuval_images; ``environment``: variables of all
+    stages, which jobs override; ``stays``: whether jobs may stay alive after their steps. Raises SettingError."""
     if wrong := problems(paths, skip, force, images, environment):
         raise SettingError("; ".join(wrong))
     declared = {}
@@ -73,12 +73,12 @@ def _readable(paths: Iterable[str | Path]) -> list[JobDocument]:
 
 
 def names(paths: Iterable[str | Path], *, together: bool = False) -> list[str]:
-    """Names of the valid jobs; with ``together`` only of multi-node jobs."""
+    """Names of the jobs in valid files at these paths; with ``together`` only multi-node jobs."""
     return [job.name for job in _readable(paths) if job.gang or not together]
 
 
 def needs(paths: Iterable[str | Path]) -> list[tuple[Path, str]]:
-    """The stages that the jobs need, each with the file of the job that needs it."""
+    """(file of a job, name of a stage that the job needs), for all valid job files."""
     return [(job.path, name) for job in _readable(paths) for name in job.stage.get("needs", ())]
 
 
@@ -87,7 +87,7 @@ def secret_names(paths: Iterable[str | Path]) -> list[str]:
 
 
 def lacking(paths: Iterable[str | Path], store: Mapping[str, Any]) -> list[str]:
-    """Problems with the jobs' secrets: values that `store`, the store's settings, lacks."""
+    """Messages on secrets of jobs that have no usable value. `store`: the `store` option, which names their sources."""
     wrong = []
     for job in _readable(paths):
         try:
@@ -104,7 +104,7 @@ def problems(
     images: Mapping[str, Any] | None = None,
     environment: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """All problems of the job files, and of steps to skip or force in them; each message begins with its setting."""
+    """Messages on mistakes in job files, and in names of steps to skip or force. Each begins with its setting."""
     examined = [document.examine(Path(path)) for path in paths]
     wrong = [f"gpuval_jobs: {problem}" for _job, problems in examined for problem in problems]
     jobs = [job for job, _problems in examined if job]
@@ -171,7 +171,7 @@ def _asked(variables: Mapping[str, str], steps: Mapping[str, str]) -> list[str]:
 
 
 def _packed(job: JobDocument, skip: Collection[str], force: Collection[str]) -> str:
-    """The job for the steps' program, as base64, since braces in a plan would be placeholders."""
+    """The job for the program that runs its steps: JSON as base64, since braces in a plan are placeholders."""
     result_of_all = job.steps[-1].name not in skip
     program = {
         **{key: getattr(job, key) for key in ("name", "files", "gang", "stay_alive_seconds")},

@@ -1,4 +1,4 @@
-"""Which store the `store` option of an action means, and the keys of a run in it."""
+"""Opens the S3 store that an action's `store` option describes, and signs the URLs by which nodes upload to it."""
 
 import json
 from collections.abc import Mapping
@@ -10,27 +10,25 @@ from ..records.evidence import object_key
 from ..runs.folder import RunError
 from .backend import S3Service, StoreBackend
 from .embedded import EmbeddedStore
+from .stored_runs import MAX_DOCUMENT_BYTES
 
-if BOTO3_ERROR is None:  # else `Store` reports it: boto3 may be there and fail, as with an urllib3 that is too new
-    session()  # with the import, which is before Ansible forks a worker for each task that needs them
+if BOTO3_ERROR is None:  # opening a `Store` reports a boto3 that is installed and cannot be imported
+    session()  # made at import: the workers that Ansible forks for tasks inherit it
 
-#: Kinds of stores by the scheme of the endpoint's URL; without an endpoint the controller serves the store itself.
+#: Class of a store by the URL scheme of gpuval_s3_endpoint; without an endpoint the controller serves the store itself.
 BACKENDS: dict[str, type[StoreBackend]] = {"": EmbeddedStore, "https": S3Service, "http": S3Service}
 
-#: The store's certificate authority, next to store.json and rclone.conf on a node.
+#: File with the store's CA certificate on a node, in the folder of store.json and rclone.conf.
 CA_FILE = "ca.pem"
-
-#: Maximum bytes of a run.json; that of a run with some thousand nodes has a tenth.
-MAX_RUN_BYTES = 64 << 20
 
 
 def open_store(options: Mapping[str, Any]) -> StoreBackend:
-    """The store of the `store` option. Raises StoreError for an endpoint that no backend knows."""
+    """The store that a step's `store` option describes. Raises StoreError for an endpoint that is no http(s) URL."""
     return BACKENDS[check_endpoint(options["endpoint"])].of(options)
 
 
 def check_endpoint(endpoint: str) -> str:
-    """Check an endpoint and return its scheme, empty without an endpoint. Raises StoreError."""
+    """Check the URL of an S3 endpoint. Returns `https` or `http`, or empty for an empty URL. Raises StoreError."""
     scheme, _, host = endpoint.partition("://")
     if endpoint and (scheme.lower() not in ("http", "https") or not host.strip("/")):
         raise StoreError(f"gpuval_s3_endpoint {endpoint!r} is no URL of an S3 service: write https://HOST:PORT")
@@ -38,15 +36,15 @@ def check_endpoint(endpoint: str) -> str:
 
 
 def put_run(store: Store, run: Mapping[str, Any]) -> None:
-    """Upload run.json, for controllers without its results/, except the fields about this controller itself."""
+    """Upload run.json for controllers that lack the run's results folder. Omits `origin`, which is about this one."""
     public = {key: value for key, value in run.items() if key != "origin"}
     store.put(f"{run['folder']}/run.json", json.dumps(public, indent=1).encode(), "application/json")
 
 
 def ensure_same_run(store: Store, run: Mapping[str, Any]) -> None:
-    """Raise RunError if the store has another run with this id in this folder, opened by another controller or before
-    the results were lost: its records would pass as evidence of this run."""
-    raw = store.get_if_there(f"{run['folder']}/run.json", max_bytes=MAX_RUN_BYTES)
+    """Raise RunError if the run's folder in the store holds an earlier run with the same id, opened at another time.
+    Its records would pass as evidence of this run."""
+    raw = store.get_if_there(f"{run['folder']}/run.json", max_bytes=MAX_DOCUMENT_BYTES)
     if raw is None:
         return
     try:
@@ -63,7 +61,8 @@ def ensure_same_run(store: Store, run: Mapping[str, Any]) -> None:
 
 
 def signed_urls(store: Store, folder: str, node: str, stages: list[str], seconds: float) -> dict[str, Any]:
-    """The document `store.json` (gpuval.store/1): exactly the keys one node may write. Every URL is a secret."""
+    """The document `store.json` (gpuval.store/1) for one node: a signed PUT URL, valid for `seconds`, for each object
+    that the node may write. Every URL is a secret. `folder`: the run's in the bucket; `stages`: names."""
     valid = min(int(seconds), MAX_SIGNED_SECONDS)
     expires = datetime.now(timezone.utc) + timedelta(seconds=valid)
     return {
@@ -79,7 +78,7 @@ def signed_urls(store: Store, folder: str, node: str, stages: list[str], seconds
 
 
 def credentials_outlive(store: Store, seconds: float) -> bool:
-    """Whether the signing credentials live as long as the URLs they sign; unknown counts as yes."""
+    """Whether the S3 credentials that sign URLs stay valid for `seconds` from now. True if their expiry is unknown."""
     credentials = store.client._request_signer._credentials
     expiry = getattr(credentials, "_expiry_time", None)
     return expiry is None or expiry >= datetime.now(timezone.utc) + timedelta(seconds=seconds)

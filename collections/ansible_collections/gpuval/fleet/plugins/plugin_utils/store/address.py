@@ -1,4 +1,4 @@
-"""Where the embedded store listens: the address by which nodes reach the controller, found to be its own."""
+"""Finds the controller's IP addresses on which the embedded store listens, and checks gpuval_store_address."""
 
 import ipaddress
 import re
@@ -28,7 +28,7 @@ def own_addresses() -> set[str]:
 
 
 def interface_bits_per_second(address: str) -> float | None:
-    """Speed of the interface with this IP address; None if the system does not report it."""
+    """Speed of the network interface with this IP address; None if the operating system does not report it."""
     speeds = psutil.net_if_stats()
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address.partition("%")[0] == address for entry in entries) and name in speeds:
@@ -72,7 +72,7 @@ def listening_addresses(address: str) -> list[str]:
 
 
 def canonical(address: str) -> str:
-    """The canonical form of a host name or address, which the signature of a URL covers."""
+    """A host name or IP address in canonical form. Both sides need the same one, since a URL's signature covers it."""
     literal = _ip(address.strip())
     return str(literal) if literal is not None else address.strip().lower().rstrip(".")
 

@@ -1,4 +1,4 @@
-"""What a store is to the rest: an S3 bucket that the controller writes and nodes read models from."""
+"""Base class of stores, an S3 bucket that the controller writes and nodes read models from; and S3 services."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -14,13 +14,13 @@ from .guard import ObjectGuard
 
 
 class StoreBackend(ABC):
-    """Base of the kinds of stores, made from the `store` option. The defaults are for a service not run by gpuval."""
+    """Base of the embedded store and of S3 services. The default methods suit a service that gpuval does not run."""
 
-    #: Whether objects may be uploaded in parts; not to a server that keeps the parts in memory.
+    #: Whether large objects may be uploaded in parts. False for a server that keeps the parts in memory.
     takes_parts = True
     #: Whether a bucket that is missing is created.
     creates_bucket: bool
-    #: Folder on this machine in which objects are files named by their keys; None for other stores.
+    #: Folder on the controller with the embedded store's objects as files, named by their keys; None for S3 services.
     objects: Path | None = None
 
     @classmethod
@@ -30,11 +30,11 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def connection(self) -> Connection:
-        """The controller's connection: reads and writes everything. Raises StoreError."""
+        """Endpoint and keys of the controller, which reads and writes the whole bucket. Raises StoreError."""
 
     @abstractmethod
     def reader(self) -> Connection:
-        """The nodes' connection: reads models only. Raises StoreError."""
+        """Endpoint and read-only keys of nodes, which read models/ alone. Raises StoreError."""
 
     def start(self) -> bool:
         """Start the store if gpuval runs it. Returns whether anything had to be started."""
@@ -45,7 +45,7 @@ class StoreBackend(ABC):
         return False
 
     def rotate(self) -> bool:
-        """Invalidate earlier signatures of a stopped store. Returns whether that changed anything."""
+        """Delete a stopped store's keys, which voids URLs signed with them. Returns whether anything changed."""
         return False
 
     def end_urls(self) -> None:
@@ -65,7 +65,7 @@ class StoreBackend(ABC):
         return True
 
     def reachable_from_nodes(self, transport: str) -> bool:
-        """Whether nodes can reach the store. `transport`: of the controller to them, such as `ssh`, `local`."""
+        """Whether nodes can reach the store. `transport`: Ansible's connection to them, such as `ssh` or `local`."""
         return True
 
     def firewall_hint(self) -> str:
@@ -73,7 +73,7 @@ class StoreBackend(ABC):
         return ""
 
     def link_bits_per_second(self) -> float | None:
-        """Speed of this machine's interface through which nodes load; None if another machine serves the store."""
+        """Speed of the controller's interface through which nodes load; None if another machine serves the store."""
         return None
 
     def check(self) -> None:
@@ -89,8 +89,8 @@ class StoreBackend(ABC):
             ) from error
 
     def guard(self, folder: str, store: Callable[[], Store]) -> Callable[[float], list[str]]:
-        """A function that enforces the limits of objects: call it repeatedly with the monotonic time; it returns lines
-        for the operator. `store` returns the client to use. Raises StoreError."""
+        """A function that limits the sizes of a run's objects in `folder`. Call it repeatedly with the monotonic time
+        in seconds; it returns lines for the operator. `store` returns the client to use. Raises StoreError."""
         return ObjectGuard(store, folder).look
 
     def shortage(self, further: int = 0) -> str:
@@ -111,13 +111,13 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def delete_run(self, folder: str) -> int:
-        """Remove a run's objects, but no objects of runs below its folder. Returns the number removed."""
+        """Delete the objects of the run in `folder`, but not those of runs below it. Returns the number deleted."""
 
     def store(self) -> Store:
         return Store(self.connection())
 
     def ca(self) -> str:
-        """Text of the certificate authority that nodes need to trust the store; empty for the system's own."""
+        """PEM text of the CA certificate by which nodes trust the store; empty if the system's own CAs suffice."""
         path = self.connection().ca_file
         try:
             return Path(path).expanduser().read_text(encoding="utf-8") if path else ""
@@ -160,7 +160,7 @@ class S3Service(StoreBackend):
         return replace(self._connection, access_key=access_key, secret_key=secret_key, session_token=None)
 
     def check(self) -> None:
-        if self._read_keys[0]:  # runs without loading need none; a launch with it says so
+        if self._read_keys[0]:  # runs without the loading stage need no read key; a launch that lacks one reports it
             super().check()
 
     def delete_run(self, folder: str) -> int:

@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from ...module_utils.store import MAX_SIGNED_SECONDS
 from ..core import files
 
-#: How far a node's clock may be behind while the node accepts the certificates.
+#: How far a node's clock may lag behind the controller's before the node rejects a new certificate.
 CLOCK_SLACK = timedelta(days=2)
 AUTHORITY_LIFE = timedelta(days=400)
 SERVER_LIFE = timedelta(days=90)
@@ -30,7 +30,7 @@ LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")
 
 
 class CertificateFiles:
-    """Paths of the certificates and keys of one store."""
+    """Paths of the embedded store's certificates and keys in a folder on the controller."""
 
     def __init__(self, directory: Path) -> None:
         self.authority, self.authority_key = directory / "ca.pem", directory / "ca.key"
@@ -45,9 +45,9 @@ class CertificateFiles:
 
 
 def ensure(files: CertificateFiles, names: Iterable[str], now: datetime | None = None) -> bool:
-    """Make an authority, and a server certificate for `names` and the loopback, unless valid ones exist.
+    """Make a certificate authority, and a server certificate for the hosts `names` and the loopback.
 
-    Valid ones are kept, since nodes at work trust them. Returns whether the server certificate is new.
+    Valid ones are kept, since nodes of active runs trust them. Returns whether the server certificate is new.
     """
     now = now or datetime.now(timezone.utc)
     needed = list(dict.fromkeys(str(_general_name(name).value) for name in (*names, *LOOPBACK_NAMES)))
@@ -57,14 +57,14 @@ def ensure(files: CertificateFiles, names: Iterable[str], now: datetime | None =
         _write_pair(files.authority, files.authority_key, *authority)
     server = _load(files.server, files.server_key)
     if server and _lasts(server[0], now) and _names(server[0]) == set(needed):
-        with suppress(ValueError, TypeError, InvalidSignature):  # of another authority
+        with suppress(ValueError, TypeError, InvalidSignature):  # signed by another authority
             server[0].verify_directly_issued_by(authority[0])
             return False
     _write_pair(files.server, files.server_key, *_make_server(authority[0], authority[1], needed, now))
     return True
 
 
-def _make_authority(now):
+def _make_authority(now: datetime):
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpuval embedded store")])
     builder = (
@@ -91,7 +91,7 @@ def _make_server(authority, authority_key, names: list[str], now: datetime):
     return builder.sign(authority_key, hashes.SHA256()), key
 
 
-def _builder(subject, issuer, public_key, now, life):
+def _builder(subject: x509.Name, issuer: x509.Name, public_key, now: datetime, life: timedelta):
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -112,7 +112,7 @@ def _usage(**usages):
     return x509.KeyUsage(**{name: usages.get(name, False) for name in names})
 
 
-def _general_name(name):
+def _general_name(name: str):
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -127,11 +127,11 @@ def _names(certificate):
     return {str(entry.value) for entry in entries}
 
 
-def _lasts(certificate, now):
+def _lasts(certificate, now: datetime) -> bool:
     return certificate.not_valid_before_utc <= now and certificate.not_valid_after_utc >= now + NEEDED
 
 
-def _load(certificate_file, key_file):
+def _load(certificate_file: Path, key_file: Path):
     """Read a certificate and its key; None if one is missing or damaged, or if they do not belong together."""
     try:
         certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
@@ -141,7 +141,7 @@ def _load(certificate_file, key_file):
     return (certificate, key) if key.public_key() == certificate.public_key() else None
 
 
-def _write_pair(certificate_file, key_file, certificate, key):
+def _write_pair(certificate_file: Path, key_file: Path, certificate, key):
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -1,11 +1,11 @@
-"""The store that comes along: `rclone serve s3` on the controller, for runs without an S3 service of their own.
+"""The embedded store: `rclone serve s3` on the controller, for runs without an S3 service.
 
-Two servers over one folder: one that the controller writes through (and signs URLs for), and a read-only one with
-another key and models alone, from which nodes load them. Ports, keys, address and folder are remembered, so that a
-restart finds the same store and URLs signed earlier stay valid.
+Two servers share one folder. The controller writes through the first, and signs URLs for it. Nodes load models from the
+second, which is read-only, has another key and serves models/ alone. store.json keeps ports, keys and address, so that
+a restart finds the same store and earlier signed URLs stay valid.
 
-Without an address both listen on the loopback, in the clear. With one they listen on it and on the loopback, with TLS
-on both: the certificates are `certificates.py`'s.
+Without gpuval_store_address both servers listen on the loopback, without TLS. With it they listen on that address and
+on the loopback, with TLS on both.
 """
 
 import copy
@@ -44,27 +44,27 @@ from .rclone import find_rclone
 
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
-#: Ports to choose from: below the ports of outgoing connections, which could occupy a port while the store is stopped.
+#: Ports to choose from: below those of outgoing connections, which could occupy the store's port while it is stopped.
 OWN_PORTS = range(20000, 32768)
 #: rclone options of the read-only server, which serves only the folder models/ of each bucket.
 READ_ONLY = ("--read-only", "--include", "/*/models/**")
-#: Number of characters of a log's end to show.
+#: Max characters of the end of rclone's log that an error message shows.
 LOG_END = 500
-#: rclone options that limit its log, which has a line for each refused handshake.
+#: rclone options that limit its log, which gets a line for each refused TLS handshake.
 LOG_LIMITS = ("--log-file-max-size", "4M", "--log-file-max-backups", "1")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class FileReads(Store):
-    """The store as its own machine reads it: lists and gets objects from `objects`, the bucket's folder, as the server
-    does, at a thirtieth of the cost. All else are requests to it."""
+    """Client of the embedded store on the store's own machine: lists and reads objects as files in `objects`, the
+    bucket's folder, at a thirtieth of the cost of a request. All other calls are requests to the server."""
 
     def __init__(self, connection: Connection, objects: Path) -> None:
         super().__init__(connection)
         self._objects = f"{objects}/"
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        """The objects below `prefix`. Raises StoreError if the server does not answer, since nodes could not write."""
+        """Objects whose keys begin with `prefix`. Raises StoreError if the server is down: nodes could not upload."""
         with as_store_error():
             self.client.head_bucket(Bucket=self.connection.bucket)
         beginning = self._objects + prefix
@@ -98,7 +98,7 @@ class Keys:
 
 @dataclass
 class EmbeddedServer(Keys):
-    """One rclone server and its keys. `port`: never changes; `pid`: of the last known process."""
+    """One rclone server: its keys, its TCP port (0: not chosen yet) and the id of its last known process (0: none)."""
 
     port: int = 0
     pid: int = 0
@@ -106,11 +106,11 @@ class EmbeddedServer(Keys):
 
 @dataclass
 class EmbeddedState:
-    """The content of `store.json` (mode 0600)."""
+    """Content of the embedded store's file `store.json` on the controller (mode 0600)."""
 
     writer: EmbeddedServer = field(default_factory=EmbeddedServer)
     reader: EmbeddedServer = field(default_factory=EmbeddedServer)
-    #: Further keys of the writing server, which sign the nodes' URLs.
+    #: Second pair of keys of the writing server, which signs the URLs that nodes get.
     signer: Keys = field(default_factory=Keys)
     #: Address by which nodes reach the store; empty: loopback only.
     address: str = ""
@@ -124,12 +124,12 @@ class EmbeddedState:
 
 
 class EmbeddedStore(StoreBackend):
-    """Start, find and stop the embedded store below `directory`. Data lies in `directory/data/<bucket>/`.
+    """Start, find and stop the embedded store below `directory`. Objects lie in `directory/data/<bucket>/`.
 
-    `address` is how nodes reach this machine. Empty leaves a store as it is, and makes a new one on the loopback: the
-    run of another inventory may be at work with it. `port` is the writer's, the reader has the next one; 0 leaves both
-    as they are, or chooses. `creates_bucket`: beside those that are there; the first one is made in any case.
-    `results`: where the runs of this controller are, of which an active one keeps the store where it is.
+    `address`: host by which nodes reach this machine. Empty puts a new store on the loopback and leaves an existing one
+    as it is, since a run of another inventory may use it. `port`: of the writer, the reader has the next one; 0 keeps
+    both, or chooses them. `creates_bucket`: whether a missing bucket is made beside others; the first one always is.
+    `results`: folder of this controller's runs: while a run is active, the store must not move.
     """
 
     #: rclone's S3 server keeps the parts of an object in memory until the last one is there.
@@ -176,11 +176,11 @@ class EmbeddedStore(StoreBackend):
         return self.wanted_address or (self._read().address if self._file.exists() else "")
 
     def ports(self) -> tuple[int, int]:
-        """The ports of writer and reader, for a firewall."""
+        """TCP ports of the writing and the read-only server, which a firewall must allow."""
         return self._read().place()[1:]
 
     def reachable_from_nodes(self, transport: str) -> bool:
-        """Whether nodes can reach the store: on the loopback only this machine can."""
+        """Whether nodes can reach the store; on the loopback only this machine can (`transport`: `local`)."""
         return transport == "local" or bool(self.address())
 
     def firewall_hint(self) -> str:
@@ -201,7 +201,7 @@ class EmbeddedStore(StoreBackend):
         return f"the disk of the store lacks {human_bytes(lacking)}: free space at {self.data}" if lacking > 0 else ""
 
     def start(self) -> bool:
-        """Start both servers, unless they answer. Returns whether any was started."""
+        """Start the writing and the read-only server unless they answer. Returns whether one was started."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.held():
             before = self._read() if self._file.exists() else None
@@ -268,7 +268,7 @@ class EmbeddedStore(StoreBackend):
         if not moves or self.results is None:
             return
         active = cleanable.active(self.results, origin.embedded_in(self.directory.parent))
-        # but those that this controller alone opened
+        # a run on which only this command works, and no node yet, does not count
         runs = [folder.path.name for folder in active if not run_state.only_opened(folder.read_run(), os.getppid())]
         if not runs:
             return
@@ -285,7 +285,7 @@ class EmbeddedStore(StoreBackend):
         if not self._file.exists():
             return False
         with self.held():
-            if not self._file.exists():  # another clean was first
+            if not self._file.exists():  # another `make clean` removed it meanwhile
                 return False
             state = self._read()
             stopped = [self._stop(server) for server in state.servers()]
@@ -364,14 +364,14 @@ class EmbeddedStore(StoreBackend):
         )
 
     def _hosts(self, state: EmbeddedState) -> list[str]:
-        """The IP addresses to listen on, besides loopback; `state` keeps the address for nodes."""
+        """IP addresses to listen on besides the loopback. Sets `state.address`, by which nodes reach the store."""
         if self.wanted_address:
             hosts = listening_addresses(self.wanted_address)
             state.address = self.wanted_address
             return hosts
         with suppress(StoreError):
             return listening_addresses(state.address) if state.address else []
-        state.address = ""  # this machine has a new address, and the old one is unused
+        state.address = ""  # this machine no longer has that address
         return []
 
     def _arguments(self, state: EmbeddedState, server: EmbeddedServer, hosts: list[str], log: Path) -> list[str]:
@@ -388,7 +388,7 @@ class EmbeddedStore(StoreBackend):
         ]
 
     def _check_address(self, state: EmbeddedState) -> None:
-        """See that the store answers by the address too, as a node would call it."""
+        """Raise StoreError if the store does not answer at the address by which nodes reach it."""
         if not state.address:
             return
         connection = self.reader()
@@ -420,15 +420,17 @@ class EmbeddedStore(StoreBackend):
         files.replace(self._file, json.dumps(asdict(state)).encode(), files.PRIVATE)
 
     def held(self) -> AbstractContextManager[None]:
-        """Two controllers on one folder start one store, not two."""
+        """A context that holds the store's lock, so that two controllers on one folder start one store, not two."""
         lock = self.directory / "lock"
         late = StoreError(f"another process holds {lock}: wait for it, or end it")
         return files.locked(lock, 3 * START_SECONDS, late)
 
     def _ensure(self, state: EmbeddedState, server: EmbeddedServer, hosts: list[str], *, renewed: bool) -> bool:
+        """Start a server unless it runs and answers. `hosts`: IP addresses to listen on; `renewed`: keys or certificate
+        are new, which need a restart. Returns whether it was started. Raises StoreError after START_SECONDS."""
         log = self.directory / ("writer.log" if server is state.writer else "reader.log")
         arguments = self._arguments(state, server, hosts, log)
-        # One that serves otherwise (address, port, certificate, an older version of this program) is replaced.
+        # A server with other arguments (address, port, those of an older gpuval) is replaced.
         with suppress(psutil.Error):
             running = self._process(server)
             serves = running is not None and running.cmdline()[-len(arguments) :] == arguments
@@ -441,7 +443,7 @@ class EmbeddedStore(StoreBackend):
             # In the environment, since arguments are seen by everyone; CSV, since a pair holds a comma.
             "RCLONE_AUTH_KEY": ",".join(f'"{keys.access_key},{keys.secret_key}"' for keys in accepted),
             "RCLONE_CONFIG": "",
-            # Uploads leave more garbage than the server holds: a seventh less processor time than by 40 for 15 MB more.
+            # Uploads leave much garbage: 200 takes a seventh less processor time than 40, and 15 MB more memory.
             "GOGC": os.environ.get("GOGC", "200"),
         }
         begin = log.stat().st_size if log.exists() else 0
@@ -454,7 +456,7 @@ class EmbeddedStore(StoreBackend):
         try:
             self._write(state)
         except OSError:
-            process.kill()  # it may be too young to be recognised by its command
+            process.kill()  # the new process may not show its command line yet, by which `_stop` recognises it
             process.wait()
             raise
         deadline = time.monotonic() + START_SECONDS
@@ -480,7 +482,7 @@ class EmbeddedStore(StoreBackend):
         return True
 
     def _process(self, server: EmbeddedServer) -> psutil.Process | None:
-        """The rclone that was started for this server, if it still runs (process ids are used again)."""
+        """The running rclone process of a server, else None. Checks the command line, since process ids are reused."""
         if not server.pid:
             return None
         try:
@@ -505,7 +507,7 @@ class EmbeddedStore(StoreBackend):
 
 
 def _end_of(log: Path, begin: int) -> str:
-    """The last whole lines of what was written since the log had so many bytes; it may have been replaced since."""
+    """Last complete lines, at most LOG_END characters, written to a log after byte `begin` or since its rotation."""
     data = log.read_bytes()
     text = data[begin if begin <= len(data) else 0 :].decode(errors="replace").strip()
     if len(text) <= LOG_END:
@@ -515,7 +517,7 @@ def _end_of(log: Path, begin: int) -> str:
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Whether it ends in time. A zombie has: only its parent, another controller perhaps, does not ask for it yet."""
+    """Whether a process ends within STOP_SECONDS. A zombie has ended: only its parent has not read its exit status."""
     deadline = time.monotonic() + STOP_SECONDS
     try:
         while time.monotonic() < deadline:
@@ -530,6 +532,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 
 def _free_port(hosts: list[str]) -> int:
+    """A TCP port of OWN_PORTS that is free on all these IP addresses. Raises StoreError."""
     for port in random.sample(OWN_PORTS, 50):
         with ExitStack() as sockets:
             try:

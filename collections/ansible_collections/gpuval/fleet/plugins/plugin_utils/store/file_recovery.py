@@ -1,4 +1,4 @@
-"""A run's own files that are damaged: each command restores them from the store before it reads them."""
+"""Restores damaged files of a run on the controller from the store, before a command reads them."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -19,12 +19,12 @@ from .backend import StoreBackend
 
 STATE = ".state/"
 PLANS, LAUNCHES, PROBLEMS = f"{STATE}plans/", f"{STATE}launches/", f"{STATE}problems.json"
-#: Folders of launches, and all folders that are looked at for files in their place.
+#: Folders of a run that hold launch documents, and all its folders: a file by such a name is replaced by a folder.
 LAUNCH_FOLDERS = (".state", ".state/launches")
 FOLDERS = ("nodes", "gangs", *LAUNCH_FOLDERS, ".state/plans")
-#: How names of a report's files end.
+#: Suffixes of the files of a run's report.
 REPORTS = (".json", ".html", ".md", ".xml", ".csv", ".prom", ".txt")
-#: By the path in the folder of a run, or of a round: the key below it in the store, and the schema.
+#: {path in a run's folder on the controller: (key below the run's folder in the store, schema)}; the same for rounds.
 COPIES = {
     publishing.RUN_FILE: (publishing.RUN_FILE, "run"),
     STATE + publishing.WATCH_FILE: (publishing.WATCH_FILE, "watch"),
@@ -35,10 +35,10 @@ COPIES = {
 
 
 def recover(folder: run_folder.RunFolder, access: StoreBackend, warn: Callable[[str], None]) -> None:
-    """Restore what is damaged of a run of this controller, and of its rounds, as far as the store has copies.
+    """Restore damaged files of this controller's run, and of its multi-node rounds, from copies in the store.
 
-    What no command can make anew is named in one line; evidence is collected again. Raises RunError where the run
-    itself is not known then, and OSError.
+    `warn` gets a line on files that were restored, and on those that are lost. Evidence is not restored here, it is
+    collected again. Raises OSError, and RunError if run.json is lost.
     """
     root, restored, lost = folder.path, [], []
     no_folders = [name for name in FOLDERS if os.path.lexists(root / name) and not (root / name).is_dir()]
@@ -53,7 +53,7 @@ def recover(folder: run_folder.RunFolder, access: StoreBackend, warn: Callable[[
         damaged |= {f"{LAUNCHES}{node}.json" for node in nodes if path == root}
         for name in sorted(damaged, key=lambda name: name != publishing.RUN_FILE):
             document = _copy(path.relative_to(root), name, _base(folder, access), access)
-            with suppress(OSError):  # on a full disk the file stays as it is, and is named
+            with suppress(OSError):  # on a full disk the file stays as it is, and the warning names it
                 if document is not None:
                     run_folder.write_json(path / name, document)
                     restored.append(str((path / name).relative_to(root)))
@@ -70,14 +70,14 @@ def recover(folder: run_folder.RunFolder, access: StoreBackend, warn: Callable[[
 
 
 def bring_back(folder: run_folder.RunFolder, base: str, access: StoreBackend) -> None:
-    """Write the folder of a run from the store, if the store has it, for this controller to resume it: its own is gone.
-    `base`: the run's folder in the bucket. Raises RunError, StoreError and OSError."""
+    """Write a run's lost folder on the controller anew from the store, so that this controller can resume the run.
+    `base`: the run's folder in the bucket, which may have no run. Raises RunError, StoreError and OSError."""
     try:
         run = stored_runs.read_run(access.store(), base) if access.known() else None
     except StoreError as error:
         if "no such bucket" not in str(error):
             raise
-        run = None  # the preparation of the run makes it, or says so
+        run = None  # preparing the run creates the bucket, or reports that it is missing
     if run is None or run["run_id"] != folder.path.name:
         return
     rounds = (_copy(Path(), "gangs/gangs.json", base, access) or {"rounds": ()})["rounds"]
@@ -89,7 +89,7 @@ def bring_back(folder: run_folder.RunFolder, base: str, access: StoreBackend) ->
         for node, described in watch["nodes"].items():
             documents[f"{LAUNCHES}{node}.json"] = described["launch"]
             documents[f"{PLANS}{node}.json"] = _copy(below, f"{PLANS}{node}.json", base, access)
-        # The file of the run itself comes last: without it the rest is written again.
+        # run.json is written last: as long as it is missing, the next command writes all files again.
         documents[publishing.RUN_FILE] = _copy(below, publishing.RUN_FILE, base, access)
         for name, document in documents.items():
             if document is not None:
@@ -98,7 +98,7 @@ def bring_back(folder: run_folder.RunFolder, base: str, access: StoreBackend) ->
 
 
 def _damaged(path: Path, run_id: str) -> Iterator[str]:
-    """Documents in the folder of a run that cannot be read, or are of another run than `run_id`, if that is given."""
+    """Paths of JSON files in a run's folder that cannot be read or, unless `run_id` is empty, name another run."""
     listed = (file for place in ("", STATE, PLANS, LAUNCHES) for file in (path / place).glob("*.json"))
     for file in {path / publishing.RUN_FILE, path / "gangs/gangs.json", *listed}:
         try:
@@ -113,17 +113,18 @@ def _damaged(path: Path, run_id: str) -> Iterator[str]:
 
 
 def _base(folder: run_folder.RunFolder, access: StoreBackend) -> str:
-    """The run's folder in the bucket, by the store where its run.json is damaged."""
+    """The run's folder in the bucket, by its run.json; if that is damaged, by a search of the store."""
     run, run_id = run_folder.read_object(folder.run_file), folder.path.name
     if run.get("run_id") == run_id and "folder" in run:
         return str(run["folder"])
-    with suppress(StoreError, run_folder.RunError):  # then as of a run that has its id for a folder
+    with suppress(StoreError, run_folder.RunError):  # the folder is the run id unless gpuval_folder sets it
         return str(stored_runs.find(access.store(), run_id)[0]["folder"])
     return run_id
 
 
 def _copy(below: Path, name: str, base: str, access: StoreBackend) -> Any:
-    """The content of a damaged file by the store; None where it has none that can be read."""
+    """Content of a damaged file by its copy in the store; None if no copy can be read. `name`: the file's path in the
+    folder of a round, which is `below` the run's; `base`: the run's folder in the bucket."""
     node = Path(name).stem
     if name.startswith(LAUNCHES) or name == PROBLEMS:
         watch = _copy(below, STATE + publishing.WATCH_FILE, base, access) or {"problems": None, "nodes": {}}

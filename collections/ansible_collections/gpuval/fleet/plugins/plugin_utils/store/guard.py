@@ -1,4 +1,4 @@
-"""Keeps what nodes write into the store within limits: a signed URL has none, and the embedded store's disk is ours.
+"""Limits the size of what nodes upload: a signed URL sets no limit, and could fill the embedded store's disk.
 
 Objects over the limit of their kind, those of a node over its quota, and the largest ones while the disk is nearly full
 are cut to their beginning. A node that stays within its limits loses nothing to one that does not.
@@ -19,22 +19,22 @@ from ..core.grouping import values_by_key
 from ..core.text import some_of
 from ..records.evidence import MAX_BYTES, MAX_NODE_BYTES, parse_key
 
-#: Free on the store's disk for the controller's own files: results, reports, state.
+#: Bytes that stay free on the store's disk for the controller's own files: results, reports, state.
 RESERVE_BYTES = 512 << 20
-#: On a small disk the reserve is this part of it.
+#: On a small disk the reserve is the disk's size divided by this.
 RESERVE_PART = 50
-#: What is left of an object of a node over its quota, or on a full disk.
+#: Bytes that stay of an object that is cut, since its node is over its quota or the disk is full.
 KEPT_BYTES = 1 << 20
-#: All sizes are read after this time, and earlier when the disk has lost so much.
+#: Seconds between two looks at the sizes of all objects; earlier once the disk's free space fell by LOOK_BYTES.
 LOOK_SECONDS = 30.0
 LOOK_BYTES = 64 << 20
-#: rclone's name of an upload under way; renamed when it ends.
+#: Prefix of the file that rclone writes during an upload, and renames at its end.
 UPLOAD = ".rclone_temp_"
 
 
 @dataclass
 class Written:
-    """An object of a run; `node` is empty for an upload under way."""
+    """A node's object in the store. `kind`: records, logs or series; `size`: bytes; `node`: empty during the upload."""
 
     key: str
     kind: str
@@ -45,12 +45,12 @@ class Written:
         return f"{self.kind}/{self.key.split('/')[-2]}/{self.node or '(upload)'}"
 
 
-#: An object, how many bytes of it may stay, and why not all of them.
+#: (object over a limit, bytes of it that may stay, reason why).
 Excess = tuple[Written, int, str]
 
 
 def over_limits(objects: Sequence[Written]) -> Iterator[Excess]:
-    """What is over the limit of its kind, then the largest objects of each node over its quota."""
+    """Objects larger than their kind may be, then the largest objects of each node that is over its quota."""
     of_node: dict[str, int] = defaultdict(int)
     for written in objects:
         limit = MAX_BYTES[written.kind] + 1
@@ -65,24 +65,25 @@ def over_limits(objects: Sequence[Written]) -> Iterator[Excess]:
             written.size = KEPT_BYTES
 
 
-def lines_of(store_name: str, excess: Iterable[Excess]) -> list[str]:
-    """A line for the operator for each reason."""
+def lines_of(outcome: str, excess: Iterable[Excess]) -> list[str]:
+    """Lines for the operator: for each reason the objects over a limit. `outcome`: what happened to them."""
     reasons = values_by_key((reason, written) for written, _size, reason in excess)
-    return [f"{store_name}, {reason}: {some_of(objects)}" for reason, objects in reasons.items()]
+    return [f"{outcome}, {reason}: {some_of(objects)}" for reason, objects in reasons.items()]
 
 
-def reserve_bytes(total: int) -> int:
-    return min(RESERVE_BYTES, total // RESERVE_PART)
+def reserve_bytes(disk_bytes: int) -> int:
+    return min(RESERVE_BYTES, disk_bytes // RESERVE_PART)
 
 
 def shortage(path: Path) -> int:
-    """Bytes that the disk of an existing folder lacks to the reserve; 0 or less where it has them."""
+    """Bytes by which the free space on the disk of a folder falls short of the reserve; 0 or less if it does not."""
     disk = shutil.disk_usage(path)
     return reserve_bytes(disk.total) - disk.free
 
 
 class FileGuard:
-    """Enforces the size limits of one run's objects, which are files below `objects`, named by their keys."""
+    """Enforces size limits on a run's objects in the embedded store, which are files below `objects`, named by their
+    keys. `folder`: the run's in the bucket."""
 
     def __init__(self, objects: Path, folder: str) -> None:
         self._objects, self._folder = objects, folder
@@ -107,7 +108,7 @@ class FileGuard:
         return [*lines_of("cut in the store", cut), *([full] if lacking > 0 else ())]
 
     def _cut(self, written: Written, size: int, _reason: str) -> bool:
-        """Truncate an object's file. An upload in progress continues behind a hole, which needs no space."""
+        """Truncate an object's file to `size` bytes. An upload in progress leaves a hole, which takes no space."""
         try:
             os.truncate(self._objects / written.key, size)
         except OSError:  # replaced or removed meanwhile
@@ -125,7 +126,7 @@ class FileGuard:
 
 
 class ObjectGuard:
-    """Enforces the limits of `FileGuard` by listings of an S3 service, where objects are complete or absent."""
+    """Enforces size limits on a run's objects in an S3 service: lists them, and deletes those over a limit."""
 
     def __init__(self, store: Callable[[], Store], folder: str) -> None:
         self._store, self._folder = store, folder

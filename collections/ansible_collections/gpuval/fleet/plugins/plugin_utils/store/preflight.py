@@ -1,4 +1,4 @@
-"""Whether the store can be used as a run uses it: uploads by signed URL, reading with the nodes' key, the clocks."""
+"""Tests the store before a run: uploads by signed URL, reads with the nodes' key, and whether clocks agree."""
 
 import http.client
 import secrets
@@ -27,7 +27,7 @@ EXPIRE = (
 
 @dataclass(frozen=True)
 class Examined:
-    """Result of examining a store that answers: problems and remarks, each with a remedy."""
+    """Result of testing a store. `changed`: it was started or its bucket created; each problem has a remedy."""
 
     store: Store
     changed: bool
@@ -36,7 +36,7 @@ class Examined:
 
 
 def examine(access: StoreBackend, deadline_seconds: float) -> Examined:
-    """Start the store if gpuval runs it, and use it as a run does. A store that cannot be used is stopped again.
+    """Start the store if gpuval runs it, and try uploads and reads as a run does. Stops an unusable store again.
     Raises StoreError for a store that does not answer."""
     started, usable = access.start(), False
     try:
@@ -103,7 +103,7 @@ def _read(access: StoreBackend, key: str) -> None:
     """Raise StoreError if the nodes' key cannot read the uploaded object."""
     try:
         reader = access.reader()
-    except StoreError:  # runs without loading need none; a launch with it says so
+    except StoreError:  # runs without the loading stage need no read key; a launch that lacks one reports it
         return
     client, until, read = Store(reader, attempts=2), time.monotonic() + SEEN_SECONDS, None
     try:
@@ -134,8 +134,8 @@ def writing_reader(access: StoreBackend, store: Store) -> str:
 
 
 def upload(store: Store, key: str) -> int:
-    """Upload the key's own name by a signed URL, as nodes upload. Returns the HTTP status. Raises StoreError where
-    there is no answer; it does not hold the URL, which is a secret."""
+    """Upload an object by a signed URL, as nodes do. Its content is its key. Returns the HTTP status. Raises StoreError
+    if there is no answer; the message leaves out the URL, which is a secret."""
     connection = store.connection
     try:
         context = ssl.create_default_context(cafile=connection.ca_file)

@@ -1,4 +1,4 @@
-"""rclone on the controller: where it is, its configuration, and copies to and from the store by it."""
+"""Finds and configures rclone on the controller, and copies files to and from the store with it."""
 
 import os
 import shutil
@@ -38,8 +38,8 @@ def rclone_config(connection: Connection) -> str:
 
 
 def call_rclone(connection: Connection | None, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run rclone; `connection` is the remote `models`. Its keys are in a file of mode 0600 meanwhile. Raises StoreError
-    if it does not end within COPY_SECONDS."""
+    """Run rclone with these arguments, in which the remote `models` is the store of `connection`. The store's keys are
+    in a temporary file of mode 0600. Raises StoreError if rclone does not end within COPY_SECONDS."""
     ca_file = connection.ca_file if connection else None
     trusted = ["--ca-cert", str(Path(ca_file).expanduser())] if ca_file else []
     with tempfile.TemporaryDirectory(prefix="gpuval-copy-") as scratch:
@@ -61,7 +61,8 @@ def call_rclone(connection: Connection | None, *arguments: str) -> subprocess.Co
 
 
 def run_rclone(connection: Connection, source: str, target: str, *options: str, single: bool = False) -> None:
-    """Copy a folder or file by `call_rclone`, without files that are there with the checksum. Raises StoreError."""
+    """Copy a folder, or with `single` a file, with rclone. Skips files that the target has by checksum. Raises
+    StoreError."""
     process = call_rclone(connection, "copyto" if single else "copy", source, target, "--checksum", *options)
     if process.returncode != 0:
         words = " ".join(process.stderr.split())[-800:]
@@ -76,7 +77,7 @@ def fetch(connection: Connection, keys: Iterable[str], folder: Path) -> None:
 
 
 def put(connection: Connection, folder: Path, prefix: str, *, last: str) -> None:
-    """Put all files below ``folder`` under ``prefix``; those named ``last`` at the end: a model counts as
-    whole with its manifest. Raises StoreError."""
+    """Upload all files below ``folder`` to keys below ``prefix``; those named ``last``, the manifest, at the end, since
+    a model counts as complete once its manifest is there. Raises StoreError."""
     for choice in ("--exclude", "--include"):
         run_rclone(connection, str(folder), f"models:{connection.bucket}/{prefix}", choice, last, *TRANSFERS)

@@ -1,4 +1,4 @@
-"""Runs in the store: the list of them, the documents of one, and many of its objects read at once."""
+"""Finds the runs in the store, checks the documents of a run, and reads many objects in parallel."""
 
 import json
 from collections import deque
@@ -15,7 +15,7 @@ from ..core.text import some_of
 from ..runs import folder as run_folder
 from ..runs.publishing import RUN_FILE
 
-#: Max size of run.json and the controller's documents: a thousand nodes fit.
+#: Max bytes of run.json and of other documents that a controller uploads: enough for a thousand nodes.
 MAX_DOCUMENT_BYTES = 32 << 20
 #: Max depth of a run's folder in the bucket, and max number of folders searched.
 MAX_DEPTH = 8
@@ -27,7 +27,7 @@ AHEAD_BYTES = 64 << 20
 
 
 class Damaged(run_folder.RunError):
-    """A document of the store that is invalid for its key."""
+    """A document in the store is unreadable, breaks its schema or belongs to another key."""
 
 
 def read_document(raw: bytes, schema: str, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:
@@ -60,14 +60,15 @@ def take_run(raw: bytes, folder: str) -> dict[str, Any]:
 
 
 def read_run(store: Store, folder: str) -> dict[str, Any] | None:
-    """The run in a folder; None if there is none. Raises RunError."""
+    """The run.json in a folder of the bucket; None if the folder has none. Raises RunError."""
     with _naming_settings():
         raw = store.get_if_there(f"{folder}/{RUN_FILE}", max_bytes=MAX_DOCUMENT_BYTES)
     return None if raw is None else take_run(raw, folder)
 
 
 def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, Any], list[str]]:
-    """A run by its id, by its folder, or the newest of the bucket; with notes on the choice. Raises RunError."""
+    """Find a run in the bucket by its folder, by its id, or without both the newest. Returns its run.json, and lines on
+    the choice. Raises RunError."""
     run_id = "" if run_id == run_folder.LATEST else run_id
     if folder:
         folder = run_folder.check_folder(folder)
@@ -127,7 +128,7 @@ def newest_run(runs: Sequence[dict[str, Any]], now: datetime, bucket: str) -> tu
 
 
 def all_runs(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every run of the bucket, and invalid files named run.json. One request for each folder and run."""
+    """The run.json of every run in the bucket, and lines on invalid ones. Takes a request for each folder and run."""
     runs: list[dict[str, Any]] = []
     refused: list[str] = []
     with _naming_settings():
@@ -141,8 +142,8 @@ def all_runs(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def run_files(store: Store, listed: Callable[[int], object] = lambda _count: None) -> Iterator[tuple[str, Entry]]:
-    """Every folder of the bucket that holds a run.json, with its entry, below the folder of another run too. One
-    request for each folder; ``listed`` gets the number of entries. Raises RunError if there are too many."""
+    """Each folder of the bucket that holds a run.json, with that file's entry in the listing. Runs may lie below other
+    runs. Lists each folder once; ``listed`` gets its number of entries. Raises RunError beyond MAX_FOLDERS."""
     waiting, looked = deque([("", 0)]), 0
     while waiting:
         prefix, depth = waiting.popleft()
@@ -178,8 +179,8 @@ def read_all(
     limit_of: Callable[[Entry], int],
     unread: Callable[[Entry, StoreError], object] | None = None,
 ) -> Iterator[tuple[Entry, bytes | None]]:
-    """Each entry with its first bytes, up to one more than `limit_of` allows; None if it was deleted meanwhile. In the
-    order of the entries. Raises StoreError of a read, or calls `unread` with it, for an entry without bytes."""
+    """Read listed objects in parallel. Yields each entry, in order, with its first bytes: at most one more than
+    `limit_of(entry)`; None for an object that was deleted or not read. Calls `unread` on a StoreError, or raises it."""
     waiting: deque[tuple[Entry, int, Future[bytes | None]]] = deque()
     ahead = 0
 

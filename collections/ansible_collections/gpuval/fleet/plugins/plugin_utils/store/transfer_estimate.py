@@ -12,9 +12,9 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import 
 from ...module_utils.store import Store
 from ..core.units import duration
 
-#: More of the deadline than this leaves the work itself too little.
+#: Share of the deadline above which transfers leave too little time for the stages themselves.
 LARGE_SHARE = 0.5
-#: Every network between controller and nodes is faster: smaller transfers are not measured.
+#: Speed that any network between controller and nodes exceeds: transfers that need less are not measured.
 TRIVIAL_BITS_PER_SECOND = 1e6
 
 MEASURE_SECONDS = 2.0
@@ -36,7 +36,7 @@ class Bandwidth:
 
 
 def is_trivial(total_bytes: int, deadline_seconds: float) -> bool:
-    """Whether any network brings so many bytes in time, so that none needs to be measured."""
+    """Whether any network transfers so many bytes within the deadline, so that its speed need not be measured."""
     return deadline_seconds <= 0 or 8 * total_bytes / deadline_seconds < TRIVIAL_BITS_PER_SECOND
 
 
@@ -59,19 +59,18 @@ def describe(nodes: int, bytes_per_node: int, deadline_seconds: float, bandwidth
 
 
 def choose(declared: float, measured: float | None, interface: float | None) -> Bandwidth | None:
-    """The declared bandwidth; else the smaller of the measured one and the interface's speed."""
+    """The declared bandwidth, unless it is 0; else the smaller of the measured one and the speed of the controller's
+    interface. All in bits per second. None if nothing is known."""
     if declared > 0:
         return Bandwidth(declared, "gpuval_store_bits_per_second")
-    candidates = []
-    if measured:
-        candidates.append(Bandwidth(measured, "measured from the controller"))
-    if interface:
-        candidates.append(Bandwidth(interface, "speed of the controller's network interface"))
+    sources = {"measured from the controller": measured, "speed of the controller's network interface": interface}
+    candidates = [Bandwidth(speed, source) for source, speed in sources.items() if speed]
     return min(candidates, key=lambda bandwidth: bandwidth.bits_per_second, default=None)
 
 
 def image_bytes(documents: Iterable[Mapping[str, Any]], references: Iterable[str]) -> int:
-    """Bytes of the archives of these images; `documents` are the store's, oldest first, and the last one counts."""
+    """Total bytes of the archives of the images `references`. `documents`: descriptions of archives in the store,
+    oldest first; the last of an image counts."""
     sizes: dict[str, int] = {}
     for document in documents:
         reference, count = document.get("reference"), document.get("bytes")
@@ -83,7 +82,8 @@ def image_bytes(documents: Iterable[Mapping[str, Any]], references: Iterable[str
 def measure(
     store: Store, objects: Sequence[tuple[str, int]], seconds: float = MEASURE_SECONDS, streams: int = MEASURE_STREAMS
 ) -> float | None:
-    """Bits per second of a short read of these objects (key, bytes), or None. Raises the store's errors."""
+    """Measure the store's speed in bits per second: read objects (key, size in bytes) in parallel streams for
+    `seconds`. None if there is nothing to read. Raises StoreError."""
     pieces = [
         (key, start, min(start + MEASURE_PIECE_BYTES, size))
         for key, size in sorted(objects, key=lambda entry: -entry[1])

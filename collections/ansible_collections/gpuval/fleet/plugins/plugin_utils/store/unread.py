@@ -1,4 +1,4 @@
-"""Why a run's store cannot be read, in words, and what to do about it."""
+"""Explains why the records of a run cannot be read from the store, and what to do about it."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -8,7 +8,7 @@ from ..records import launch_errors
 from ..records.evidence import UNREAD
 from ..runs.folder import RunFolder, read_object
 
-#: A record is here so long after it was written, at most, where the clocks of its node and of this controller agree.
+#: Max seconds between a node writing a record and its arrival on the controller, if the clocks of both agree.
 ARRIVAL_SECONDS = 300.0
 
 
@@ -19,8 +19,8 @@ def in_words(error: StoreError, folder: RunFolder) -> tuple[str, str]:
 
 
 def _whose_clock(folder: RunFolder) -> str:
-    """By when nodes wrote their records and when these came here, whether the controller's clock is right. A record may
-    have been fetched long after it was written; none can be here before."""
+    """Text on whose clock is wrong, the store's or this controller's; empty if no node sent a record. Compares the
+    times in nodes' records with the times of the files here, which may be later but never earlier."""
     apart: dict[str, float] = {}
     for path in folder.path.glob("nodes/*/*.json"):
         written = str(read_object(path).get("updated_at", ""))
