@@ -1,4 +1,4 @@
-"""What the actions on one run share."""
+"""Base class of the Ansible actions that work on one run."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ __all__ = ["RunAction", "RunOptions"]
 
 
 class RunAction(ControllerAction, RunCommand):
-    """An action that may work on a run of this command's inventory."""
+    """An Ansible action that may work on a run of the play's inventory."""
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
         self.use_inventory((task_vars or {}).get("ansible_inventory_sources") or ())

@@ -1,4 +1,4 @@
-"""The criteria, the baseline and the standings that a run is judged by, kept in its folder."""
+"""Keeps in a run's folder what it is judged by: criteria, baseline, and how groups of nodes compared before."""
 
 import hashlib
 import json
@@ -14,32 +14,32 @@ from ..core.escape import safe_name
 from . import folder as run_folder
 
 CRITERIA_FILE = "run_criteria.json"
-#: The folder of criteria and baseline, as files.
+#: Folder below a run's .state to which its criteria and baseline are written as files.
 JUDGING = "judging"
-#: Larger files of criteria are not shared: `report` on another machine needs them as variables.
+#: Max bytes of the criteria and baseline that a run keeps.
 MAX_JUDGING_BYTES = 64 << 20
-#: How many runs to search for the one that a narrowed run is a part of.
+#: Max number of earlier runs to search for the one that a narrowed run is a part of.
 MAX_RUNS_BEFORE = 50
-#: The criteria of extensions' stages, which another controller may not have.
+#: Lists the criteria files of stages from gpuval_extensions, which another controller may not have.
 _stage_files = partial(extensions.files, "stages", "files/criteria*.yml", shipped=False)
 
 
 def standings(folder: run_folder.RunFolder) -> list[dict[str, Any]]:
-    """Where the nodes of the run, or of the one that it is a part of, lay when they were judged before."""
+    """How groups of nodes compared when the run, or the run that it is a part of, was judged before."""
     return list(kept_criteria(folder).get("standings", ()))
 
 
 def kept_criteria(folder: run_folder.RunFolder) -> dict[str, Any]:
-    """The criteria, baseline and standings kept in the run's folder; empty if none are. Raises RunError if damaged."""
+    """The document of criteria, baseline and standings in the run's folder; empty without one. Raises RunError."""
     remedy = "remove it, and give the run's gpuval_criteria and gpuval_baseline again"
     return run_folder.read_kept(folder.criteria_file, remedy) or {}
 
 
 def standings_before(results: Path, run: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """The standings, and id, of the latest run of this profile with all nodes of this one, which is narrowed."""
+    """For a narrowed run: standings and id of the newest run in ``results`` with its profile and nodes, or empty."""
     newest = (folder for folder in run_folder.runs_of(results, opened=True) if folder.path.name != run["run_id"])
     for folder in islice(newest, MAX_RUNS_BEFORE):
-        with suppress(run_folder.RunError):  # a damaged one is no help
+        with suppress(run_folder.RunError):  # skip damaged runs
             before = folder.read_run()
             if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():
                 earlier_standings = standings(folder)
@@ -51,8 +51,8 @@ def standings_before(results: Path, run: Mapping[str, Any]) -> tuple[list[dict[s
 def keep_criteria(
     folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str, standings: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Remember in the run's folder what it is held against, whole: the files may change. What is not given stays as it
-    was. Raises OSError for a file that cannot be read, RunError for files that are too large to keep."""
+    """Copy criteria and baseline (paths) into the run's folder, since the files may change; what is empty here stays as
+    it was there. Raises OSError for an unreadable file, RunError for files that are too large to keep."""
     path, document = folder.criteria_file, document_of(folder, criteria, baseline)
     kept_standings = list(standings) or kept_criteria(folder).get("standings", [])
     if kept_standings:
@@ -68,7 +68,8 @@ def keep_criteria(
 
 
 def document_of(folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str) -> dict[str, Any]:
-    """The criteria and the baseline that the run is held against, whole, without its standings."""
+    """The document gpuval.judging/1 with the text of the criteria and baseline files by which the run is judged. Those
+    kept in its folder count where ``criteria`` (paths) or ``baseline`` (path) is empty."""
     kept_document = {"criteria": [], "baseline": None, **kept_criteria(folder)}
     criteria_paths = [*_stage_files(), *map(Path, criteria)] if criteria or not kept_document["criteria"] else []
     return {
@@ -86,8 +87,8 @@ def _file(path: Path) -> dict[str, str]:
 def judged_by(
     folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str
 ) -> tuple[Sequence[str], str, list[str]]:
-    """What to hold a run against here, as files of criteria, the baseline's file, and remarks: the same as before, by
-    this controller or the one that it was imported from, unless something was given here, with a remark."""
+    """Paths of criteria and baseline by which to judge a run, and remarks on differences from an earlier judgement.
+    What the run keeps from that counts where ``criteria`` or ``baseline`` is empty."""
     document = kept_criteria(folder)
     if not document:
         remark = (
@@ -111,12 +112,12 @@ def judged_by(
 
 
 def write_criteria(document: Mapping[str, Any], target: Path) -> list[str]:
-    """Write the criteria of a document of ``gpuval.judging/1`` into the folder ``target``. Returns the paths."""
+    """Write the criteria files in a ``gpuval.judging/1`` document into the folder ``target``. Returns their paths."""
     return [_written(target, f"{number}-", file) for number, file in enumerate(document["criteria"], start=1)]
 
 
 def write_baseline(document: Mapping[str, Any], target: Path) -> str:
-    """Write the document's baseline into the folder. Returns the path, empty if it has none."""
+    """Write the baseline of a ``gpuval.judging/1`` document into the folder ``target``. Returns its path, or empty."""
     return _written(target, "", document["baseline"]) if document["baseline"] else ""
 
 

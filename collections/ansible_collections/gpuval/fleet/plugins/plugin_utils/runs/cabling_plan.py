@@ -15,7 +15,7 @@ SETTING = "gpuval_cabling_plan"
 COLUMNS = ("node", "port", "switch", "switch_port")
 MAX_TEXT = 120
 _HEX = re.compile(r"(?:0x)?([0-9a-f]{12}|[0-9a-f]{16})")
-#: What names of switches are, for comparisons, also under the names of a renamed bundle; any other is a name.
+#: {kind of a switch's name: pattern}, also for names in a bundle with replaced names. Others are plain names.
 _KINDS = {
     "chassis id": re.compile(r"(?:[0-9a-f]{2}:){5}|mac-"),
     "GUID": re.compile("0x"),
@@ -26,7 +26,7 @@ _ETHERNET = re.compile(r"(?:ethernet|eth|et)(?=\d)")
 
 
 class PlannedCable(NamedTuple):
-    """A row of the plan: a node's port, and the switch's port that it is to be connected to, as they are written."""
+    """A row of the cabling plan: a node's port and the switch port to connect it to, spelled as in the file."""
 
     node: str
     port: str
@@ -63,7 +63,7 @@ def switch_kind(name: str) -> str:
 
 
 def is_switch(planned: str, reported: str) -> bool:
-    """Whether two names are of one switch: one of them may lack its domain."""
+    """Whether two names mean one switch. One of them may lack the DNS domain."""
     first, second = switch_name(planned), switch_name(reported)
     return first == second or (("." in first) != ("." in second) and first.split(".")[0] == second.split(".")[0])
 
@@ -76,19 +76,19 @@ def port_name(name: str) -> str:
 def of_host(
     name: str, hostvars: Mapping[str, Any], read_plan: Callable[[str], Mapping[str, list[PlannedCable]]]
 ) -> dict[str, Any]:
-    """A host's cables as run.json keeps them, an empty list if its plan has none; empty without a plan."""
+    """A host's `cabling` field in run.json, empty without a plan. ``read_plan``: reads a file into {host: cables}."""
     path = hostvars.get(SETTING)
     return {"cabling": [dict(zip(COLUMNS[1:], cable[1:])) for cable in read_plan(path).get(name, ())]} if path else {}
 
 
 def read(path: Path, nodes: Collection[str]) -> dict[str, list[PlannedCable]]:
-    """The cables of each node in a plan. ``nodes``: names of the inventory. Raises SettingError."""
+    """Read a cabling plan into {node: cables}. ``nodes``: names that the inventory has. Raises SettingError."""
     return parse(csv_text.read(path, "cabling plan"), path.name, nodes)
 
 
 def parse(text: str, name: str, nodes: Collection[str]) -> dict[str, list[PlannedCable]]:
-    """The cables of each node in a plan's text. ``name``: the file's, for messages. Raises SettingError for the first
-    mistake."""
+    """Parse the CSV text of a cabling plan into {node: cables}. ``name``: of the file, for messages; ``nodes``: names
+    that the inventory has. Raises SettingError for the first mistake."""
     rows = csv_text.rows(text, name)
     line, titles = rows[0] if rows else (1, [])
     header = [re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_") for title in titles]
@@ -113,7 +113,7 @@ def parse(text: str, name: str, nodes: Collection[str]) -> dict[str, list[Planne
 
 
 def _problem(cable: PlannedCable, nodes: Collection[str], line_of: dict[tuple[str, ...], int]) -> str:
-    """What is wrong with a row, and what to do; empty if nothing is. ``line_of``: the lines of earlier rows' ends."""
+    """Message on a mistake in a row, or empty. ``line_of``: {end of a cable in an earlier row: line number}."""
     for column, cell in zip(COLUMNS, cable):
         if not cell or len(cell) > MAX_TEXT:
             return f"{column} is {'too long' if cell else 'empty'}: write its name, or remove the row"

@@ -1,4 +1,4 @@
-"""Which runs a clean is about: of one inventory and namespace those that may have left something."""
+"""Finds the runs that `make clean` handles: those of an inventory and namespace that may have left something."""
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -13,9 +13,9 @@ from . import origin, state
 
 @dataclass
 class Cleanable:
-    """Run ids. `latest` of the inventory and namespace; `left` of them may have left something, `all` are known.
-    `active`: runs of any inventory that need the store. `others` and `elsewhere`: what may be left of runs of other
-    inventories, by inventory, and of other namespaces, by namespace."""
+    """Ids of runs. Of the inventory and namespace to clean: `latest`, `all`, and `left` for those that may have left
+    something. `active`: runs of any inventory that need the store. Runs that this clean does not handle and that may
+    have left something: `others` by inventory, `elsewhere` by namespace."""
 
     latest: str = ""
     left: list[str] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Cleanable:
     elsewhere: dict[str, list[str]] = field(default_factory=dict)
 
     def notes(self) -> list[str]:
-        """Lines on the runs that a clean leaves, and the command that cleans them."""
+        """Lines on runs of other inventories and namespaces, which this clean leaves, and how to clean them."""
         notes = []
         if self.others:
             notes.append(f"runs of other inventories stay: {origin.others_line(self.others, 'clean', most=8)}")
@@ -36,7 +36,8 @@ class Cleanable:
 
 
 def find(results: Path, inventory: Sequence[str], places: Sequence[str], store: str) -> Cleanable:
-    """The runs of this controller that a clean may handle. `places`: the names of the place that it cleans."""
+    """Sort the runs of this controller for a clean. `places`: names of the cluster and namespace to clean, the exact
+    one first; `store`: description of the store, as run.json has it."""
     cleanable, times = Cleanable(active=[folder.path.name for folder in active(results, store)]), []
     for folder in run_folder.known_runs(results):
         run_id, run = folder.path.name, run_folder.read_object(folder.run_file)
@@ -60,7 +61,7 @@ def find(results: Path, inventory: Sequence[str], places: Sequence[str], store: 
 
 
 def active(results: Path, store: str = "") -> Iterator[run_folder.RunFolder]:
-    """The runs that need a store. `store`: how the line of their store ends, if they keep one."""
+    """Active runs that need the store. `store`: end of its description in run.json; empty: any store."""
     for folder in run_folder.known_runs(results):
         store_name = (run_folder.read_object(folder.run_file).get("origin") or {}).get("store") or store
         if store_name.endswith(store) and needs_store(folder):
@@ -68,7 +69,7 @@ def active(results: Path, store: str = "") -> Iterator[run_folder.RunFolder]:
 
 
 def needs_store(folder: run_folder.RunFolder) -> bool:
-    """Whether a run is open, and its controller or a node works on it."""
+    """Whether a run is unfinished, within its deadline, and did not fail before a node began."""
     try:
         return run_folder.goes_on(folder, folder.read_run()) and not folder.seen().never_started
     except (run_folder.RunError, ValueError):
@@ -76,21 +77,21 @@ def needs_store(folder: run_folder.RunFolder) -> bool:
 
 
 def launched(folder: run_folder.RunFolder) -> list[str]:
-    """The nodes on which the run began."""
+    """Names of the nodes on which the run was launched."""
     return [name for name, launch in folder.read_launches().items() if launch.get("state") in LAUNCHED]
 
 
 def at_work(results: Path, cleaned: Collection[str], nodes: Iterable[str]) -> dict[str, list[str]]:
-    """Runs that go on beside those that were cleaned, and on which of the nodes."""
+    """{run id: nodes} of active runs that still use some of `nodes`, without the runs in `cleaned`."""
     busy = {one.path.name: sorted({*launched(one)} & {*nodes}, key=natural_order) for one in active(results)}
     return {run_id: on for run_id, on in busy.items() if on and run_id not in cleaned}
 
 
 def beside(folder: run_folder.RunFolder, node: str, run_id: str, remedy: str) -> str:
-    """The remedy of a launch that the node refused for the run `run_id`, with its inventory, and how to resume it if
-    its controller is gone. A run of another controller is ended with the inventory of the one that was refused; one of
-    this controller is named only if it is at work on that node: a node must not choose which run is ended."""
-    run_path = folder.path.parents[1] if (folder.path.parent / "gangs.json").exists() else folder.path  # a round's run
+    """Complete the remedy of a launch that `node` refused, since it is busy with the run `run_id`: add the inventory
+    for `make clean`, and how to resume that run if its controller is gone. A run of this controller is named only if it
+    was launched on the node: a node must not choose which run is ended."""
+    run_path = folder.path.parents[1] if (folder.path.parent / "gangs.json").exists() else folder.path  # a round
     results, short = run_folder.RunFolder(run_path).results, f"`make clean RUN={run_id}`"
     blocking_run = run_folder.find(results, run_id)
     if not blocking_run.run_file.exists():
@@ -103,6 +104,6 @@ def beside(folder: run_folder.RunFolder, node: str, run_id: str, remedy: str) ->
 
 
 def command(results: Path, run_id: str, *, of: str = "") -> str:
-    """The command that ends and cleans one run; `of`: the run whose inventory to name, if not its own."""
+    """The `make clean` command for one run; `of`: id of another run whose inventory to name."""
     inventory = origin.shown(run_folder.find(results, of or run_id).inventory)
     return f"`make clean{f' INVENTORY={shlex.quote(inventory)}' if inventory else ''} RUN={run_id}`"

@@ -1,4 +1,4 @@
-"""What commands on one run share, whether Ansible runs them or not."""
+"""Base class of commands on one run, with or without Ansible."""
 
 import json
 import os
@@ -11,12 +11,12 @@ from ..core.step_options import STORE_KEYS, StepOptions
 from . import origin, state
 from .folder import LATEST, RunFolder, adopt, ensure_of, of_others, read_object, resolve
 
-#: Variable of the environment with the path of a file for the settings of the inventory.
+#: Environment variable with the path of a file, to which commands append settings of the inventory.
 REMEMBERED = "GPUVAL_REMEMBERED"
 
 
 class RunOptions(StepOptions):
-    """Options of steps that work on a run; without a run id, on the latest run of the inventory."""
+    """Options of a step that works on a run: the latest of the inventory if `run_id` is empty."""
 
     run_id: str = ""
     results_dir: Path = Path("results")
@@ -25,9 +25,9 @@ class RunOptions(StepOptions):
 class RunCommand:
     """A command that may work on a run of its inventory."""
 
-    #: That of this command: without a run id it is about a run of this inventory.
+    #: Sources of the inventory: without a run id the command is about the latest run of this inventory.
     inventory: Sequence[str] = ()
-    #: By node how to reach it, as a playbook remembered it.
+    #: {node: arguments with which to reach it over SSH}, as an earlier playbook remembered them.
     ways: Mapping[str, Any] = {}
     display: Any
     check_mode: Any = False
@@ -43,7 +43,7 @@ class RunCommand:
                 stream.write(json.dumps(settings) + "\n")
 
     def remember_place(self, options: Any) -> None:
-        """Remember where the runs are, by the options of a step; None for a store whose keys are in variables."""
+        """Remember where a step finds the runs and the store. A store whose keys are in variables is not remembered."""
         store = {key: value for key, value in (options.store or {}).items() if not key.startswith("secrets")}
         paths = {
             key: str(project_path(store[key])) for key in ("state_dir", "results_dir", "ca_file") if store.get(key)
@@ -52,7 +52,7 @@ class RunCommand:
         self.remember(**place, store=None if any(store.get(key) for key in STORE_KEYS) else store | paths)
 
     def use_inventory(self, sources: Iterable[str]) -> None:
-        """Set the inventory, each path in one form."""
+        """Set the inventory's sources, with absolute paths, without duplicates."""
         self.inventory = sorted(
             {str(Path(source).resolve()) if Path(source).exists() else source for source in sources}
         )

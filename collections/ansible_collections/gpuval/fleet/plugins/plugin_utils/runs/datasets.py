@@ -1,4 +1,4 @@
-"""`gpuval_datasets`: which datasets there are, where each is kept, and the stage that loads it. Pure."""
+"""Parses `gpuval_datasets`, and names each dataset's folder and the stage that loads it. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class DatasetError(GpuvalError):
-    """A dataset cannot be declared, fetched or unpacked so; the message names it and says what to change."""
+    """A dataset cannot be declared, fetched or unpacked; the message names it and its remedy."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _parse(setting: str, entry: Any) -> DatasetSource:
 
 
 def workloads(declared: Iterable[Any], loading: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The declarations of the stages that load datasets, by their names; `loading` is what they have in common."""
+    """{stage: declaration} of the stages that load the datasets of gpuval_datasets; `loading`: their common keys."""
     return {
         one.stage: {**loading, "command": [*loading["command"], "--dataset", one.name], "tags": ["datasets"]}
         for one in parse(declared)

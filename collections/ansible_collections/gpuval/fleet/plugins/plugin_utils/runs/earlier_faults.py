@@ -1,4 +1,4 @@
-"""What earlier runs of this controller found of machines and GPUs: verdict.json of each."""
+"""Reads faults of machines and GPUs from verdict.json of this controller's earlier runs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -13,15 +13,15 @@ from ..records.failure_classes import NODE, subject_of
 from . import folder as run_folder
 from . import origin
 
-#: Prefix of the identity of a node that is known only by its name.
+#: Prefix of the identity of a node that is known only by its name in the inventory.
 BY_NAME = "name "
 
 
 def read(
     folder: run_folder.RunFolder, run: Mapping[str, Any], window_days: int
 ) -> tuple[dict[tuple[str, str], set[str]], list[str]]:
-    """By class and machine or GPU the runs that ended with that fault of the node, and were opened at most so long
-    before this one, and remarks on unusable files. Names of nodes are compared among runs of one inventory only."""
+    """Returns {(fault class, machine or GPU): ids of runs that ended with this fault}, and remarks on unusable files.
+    Counts runs opened up to `window_days` before `run`. Names of nodes count only within one inventory."""
     begin = datetime.fromisoformat(run["created_at"])
     since = begin - timedelta(days=window_days)
     run_ids_by_fault: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -50,7 +50,7 @@ def read(
 
 
 def gpus_of(folder: run_folder.RunFolder, run: Mapping[str, Any], names: Collection[str]) -> dict[str, frozenset[str]]:
-    """By name the UUIDs, in lower case, of the GPUs that these nodes had in earlier runs of the inventory."""
+    """{node: lower-case UUIDs of the GPUs that it had in earlier runs of the inventory}, for these names of nodes."""
     gpus: dict[str, set[str]] = {name: set() for name in names}
     for earlier in run_folder.runs_of(folder.results, folder.inventory) if names else ():
         opened = run_folder.read_object(earlier.run_file).get("created_at", "")
@@ -61,7 +61,8 @@ def gpus_of(folder: run_folder.RunFolder, run: Mapping[str, Any], names: Collect
 
 
 def declared_in(results: Path) -> Callable[[str, str], str]:
-    """What says which GPUs an earlier run declared of a machine with a fault, as settings; empty for none."""
+    """A function of a run id and a machine: the GPU count and SKU that this run expected of it, as text of settings;
+    empty if the run expected none or saw no fault of the machine."""
 
     @cache
     def documents(run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:

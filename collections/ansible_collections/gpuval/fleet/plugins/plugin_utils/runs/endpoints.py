@@ -1,4 +1,4 @@
-"""``gpuval_endpoints``: what each node measures the way to, checked before anything starts, and in base units."""
+"""Checks ``gpuval_endpoints``, the services to which each node measures its network, and converts to base units."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from ..core.errors import SettingError
 from ..core.text import meant
 
 SETTING = "gpuval_endpoints"
-#: Key of a figure with its unit: key for the node, base unit, example, and the greatest value.
+#: {key in the setting: (key in a node's plan, base unit, example, largest value)}, for figures with units.
 FIGURES: Mapping[str, tuple[str, str, str, float]] = {
     "size": ("size_bytes", "bytes", "64 MB", 10e9),
     "min_rate": ("least_bytes_per_second", "bytes/s", "100 MB/s", 1e12),

@@ -1,8 +1,8 @@
-"""What takes the mark FAIL off a node of a cluster: a later run in which it passed all that it had failed, or lacked.
+"""Decides when a cluster node loses its mark FAIL: after a later run in which it passed all that it failed or lacked.
 Pure.
 
-`training` of a node does not speak for its links, nor rounds of pairs for its memory. So each node that failed bears
-the checks that are open: `stage/check` for one that failed, `stage/` for a stage of which required evidence was
+A training says nothing on a node's links, a test of pairs nothing on its memory. So each failed node's annotation lists
+its open checks: `stage/check` for one that failed, `stage/` for a stage of which required evidence was
 missing, `?` where that is unknown.
 """
 
@@ -14,12 +14,12 @@ from ..records.failure_classes import traits_of
 
 ANNOTATION = "gpuval.io/failed-checks"
 UNKNOWN = "?"
-#: Open while the PASS of a node follows a fault that nothing repaired (``judge.repairs``).
+#: Entry of a node that passed after a fault without a repair (``judge.repairs``).
 REPAIR = "repair/"
-#: Beyond these the list names stages.
+#: Max entries and characters of an annotation; with more entries it names stages instead of checks.
 MAX_ENTRIES, MAX_CHARACTERS = 200, 32_768
 FAIL, PASS, INCOMPLETE = "FAIL", "PASS", "INCOMPLETE"
-#: Two names for one machine: only the run that has both shows it.
+#: Checks that compare nodes, here two names for one machine: only a run with both nodes settles them.
 BETWEEN_NODES = ("identity",)
 
 
@@ -32,8 +32,8 @@ class Decision:
 
 
 def decide(open_before: frozenset[str] | None, node: Mapping[str, Any], *, failed: bool, full: bool) -> Decision:
-    """Decide whether a node of a report keeps its mark FAIL (`failed`: it has one). `open_before`: checks open until
-    now, None if unknown; `full`: the run was not narrowed and had all stages of its profile."""
+    """Decide whether a node, an entry of a report, keeps its mark FAIL after the run. `failed`: it has the mark;
+    `open_before`: checks open until now, None if unknown; `full`: the run has all nodes and work of an acceptance."""
     before = frozenset() if not failed else open_before or frozenset((UNKNOWN,))
     unsettled = frozenset(entry for entry in before if not _settled(entry, node, full))
     if node["verdict"] == FAIL:
@@ -46,8 +46,8 @@ def decide(open_before: frozenset[str] | None, node: Mapping[str, Any], *, faile
 
 
 def verdict_after(node: Mapping[str, Any], run: Mapping[str, Any], before: str | None, *, failed: bool) -> str | None:
-    """The verdict that a node bears after a run where `decide` does not keep FAIL on it; None: the one `before` stays.
-    What is not about the node takes no PASS off it. A run of some stages accepts no node, but removes its FAIL."""
+    """The verdict to mark a node with after a run, unless `decide` keeps FAIL; None: the mark `before` stays. Only a
+    verdict about the node itself removes its PASS. A run of some stages removes FAIL, but accepts no node."""
     if before == PASS and not is_about(node):
         return None
     if node["verdict"] != PASS or accepts(run, node):
@@ -69,7 +69,7 @@ def of_node(node: Mapping[str, Any]) -> frozenset[str]:
 
 
 def is_whole(run: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-    """Whether the run of a report left out no node, and has all that an acceptance of this one needs."""
+    """Whether a run had all nodes, and proves all that an acceptance of this node needs."""
     return not run["narrowed_by"] and accepts(run, node)
 
 
@@ -80,7 +80,7 @@ def accepts(run: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
 
 
 def parse(text: str | None) -> frozenset[str] | None:
-    """Parse the open checks in a node's annotation; None if it is missing or invalid."""
+    """Parse the open checks in the text of a node's annotation; None if it is missing or too long."""
     if not text or len(text) > MAX_CHARACTERS:
         return None
     return frozenset(filter(None, text.split(",")))
@@ -113,4 +113,4 @@ def _settled(entry: str, node: Mapping[str, Any], full: bool) -> bool:
         return ended_well if stage else full
     if any(check["verdict"] == "pass" for check in checks):
         return True
-    return full and (ended_well or not stage)  # the check is no more, or held by nothing in this run
+    return full and (ended_well or not stage)  # no criterion of this run has the check any more

@@ -1,4 +1,4 @@
-"""Runs on the controller: their identity, their folder under results/, and what is remembered between commands."""
+"""Finds, reads and writes the folders of runs below results/ on the controller."""
 
 import hashlib
 import json
@@ -28,29 +28,29 @@ from . import state as run_state
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
-#: What a search for a bad node may take by default, and more for each node.
+#: Default limit of the search for the bad node of a multi-node test: seconds, and further ones for each node.
 SEARCH_SECONDS, SEARCH_SECONDS_EACH = 3060.0, 5.0
-#: By default it holds so many rounds though each lasts to its end, as with a node that hangs: the four of pairs, and
-#: two that confirm. Half of them is the least: a round is begun only where its whole time is left, and one that goes
-#: well takes a fifth of that, or a third where the measurement is long.
+#: Rounds of that search which its default limit allows at full length, as when a node hangs: four of pairs, and two
+#: that confirm. At least half must fit: a round begins only if its full time is left, and usually takes a third of it.
 SEARCH_ROUNDS, LEAST_SEARCH_ROUNDS = 6, 3
 
-#: Seconds after its deadline at which a run counts as over: the last records may still be in transit.
+#: Seconds after its deadline at which a run counts as over, since the nodes' last records may still be in transit.
 DEADLINE_SLACK_SECONDS = 120.0
 
 #: File in the folder of an inventory's runs: the inventory's sources, relative to the results folder.
 INVENTORY_FILE = ".inventory.json"
+#: Lock file in the results folder, held while a command opens a run or changes its state.
 TURN_FILE = ".opening.lock"
 #: Seconds to wait for another command that opens a run: restoring files from a store that hangs takes half a minute.
 TURN_SECONDS = 120.0
-#: A run goes on after that, though another command holds the file, as one that was stopped (Ctrl-Z) does.
+#: Seconds to wait for that lock to change a run's state. Then it changes without: a stopped command may hold the lock.
 ADVANCE_SECONDS = 10.0
 
 LATEST = "latest"
 NEW = "new"
-#: Beside the runs' folders in the bucket, or on the nodes.
+#: Names of folders beside those of runs, in the bucket or on nodes: no run may have such an id.
 SHARED_FOLDERS = ("models", "images", "network")
-#: In a run's folder; another run may have a folder beside them.
+#: Names of folders in a run's folder of the bucket, which other runs may not use for theirs.
 OWN_FOLDERS = ("records", "logs", "series", "plans", "gangs", "report", "images", "evidence")
 
 
@@ -82,40 +82,40 @@ class FileOfRun:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`results/<inventory>/<run_id>/`: what the controller keeps of a run. A round's is below that of its run.
+    """The folder of a run on the controller, `results/<inventory>/<run_id>/`, or of a multi-node round below it.
 
     nodes/<node>/<stage>.json, .log, .series.json   evidence
-    report.*, junit.xml, gpuval.prom, ...            what is made of it
-    .state/                                          plans, launches, the watch's memory
+    report.*, junit.xml, gpuval.prom, ...            reports on the evidence
+    .state/                                          plans, launches, state of the watch
     """
 
     path: Path
 
     run_file, state = FileOfRun("run.json"), FileOfRun(".state")
-    #: The last document of the run's watch.
+    #: Last state that the controller's watch loop wrote for the run (gpuval.watch/1).
     watch_file = FileOfRun(".state/run_watch.json")
     problems_file, cleaned_file = FileOfRun(".state/problems.json"), FileOfRun(".state/cleaned.json")
-    #: The criteria, baseline and standings that it is judged by, and the least of its last report.
+    #: Criteria and baseline by which the run is judged; and the verdicts of its last report, without details.
     criteria_file, verdict_file = FileOfRun(".state/run_criteria.json"), FileOfRun(".state/verdict.json")
-    #: For an imported run of another controller, its place in the store.
+    #: Where in the store a run of another controller was imported from; only imported runs have the file.
     import_file = FileOfRun(".state/from_store.json")
-    #: The state of objects that a collection has read from the store.
+    #: Version of each object that `collect` has read from the store.
     collected_file = FileOfRun(".state/collected.json")
-    #: What became of the run's gangs: there from their forming on.
+    #: Progress and results of the run's multi-node tests. The file exists once their groups of nodes are formed.
     gangs_file = FileOfRun("gangs/gangs.json")
-    #: Time limit of the gangs of this controller, while they are at work.
+    #: Time limits of the multi-node tests, while this controller runs them.
     gang_limits_file = FileOfRun(".state/gang_limits.json")
 
     @property
     def results(self) -> Path:
-        """The results folder that the run lies in, directly where release 1.0 wrote it and it could not be moved."""
+        """The results folder: two levels above the run, or one for a run of release 1.0 that could not be moved."""
         parent = self.path.parent
         return parent.parent if is_place(parent) else parent
 
     @property
     def inventory(self) -> list[str]:
-        """The sources of the run's inventory; empty where they are not known. A run that was imported or is damaged has
-        those of its folder: a place may hold runs of a folder of inventories and of files in it."""
+        """Absolute sources of the run's inventory, from its run.json; empty if unknown. For an imported or damaged run,
+        those of the inventory to whose folder the run belongs."""
         run_origin = {} if self.is_imported else read_object(self.run_file).get("origin") or {}
         sources = run_origin.get("inventory") or read_json_or([], self.path.parent / INVENTORY_FILE)
         return origin.restored(sources, self.results)
@@ -127,8 +127,8 @@ class RunFolder:
 
     @property
     def is_imported(self) -> bool:
-        """The run is another controller's: it is judged here. To start, end and clean it, and to write into its folder
-        in the store, is its own controller's."""
+        """Whether the run is another controller's, imported to be judged here. Only its own controller may start, end
+        and clean it, or write into its folder in the store."""
         return self.import_file.exists()
 
     def plan_file(self, node: str) -> Path:
@@ -141,7 +141,7 @@ class RunFolder:
         return self.state / "digests" / f"{node}.json"
 
     def read_digests(self, node: str) -> NodeDigests:
-        """The digests of a node's evidence: those read, and those that came by another channel than the store."""
+        """Digests of a node's evidence, from the store and as the node states them over another channel."""
         return NodeDigests.of(read_object(self.digests_file(node)))
 
     def evidence_file(self, node: str, stage: str, kind: str = "records") -> Path:
@@ -176,8 +176,8 @@ class RunFolder:
         write_json(self.run_file, run)
 
     def advance(self, name: str, reason: str = "", pid: int | None = None) -> dict[str, Any] | None:
-        """Bring the run to a state, as the controller `pid` (the process that started this one) that works on it.
-        Returns the run; None where that is no step, or another command's run."""
+        """Set the run's state to `name`, as the controller with process id `pid`, by default this process's parent.
+        Returns the run; None if the state may not follow, or this controller does not work on the run."""
         if not self.run_file.exists():
             return None
         with files.locked(self.results / TURN_FILE, ADVANCE_SECONDS, None):
@@ -190,7 +190,8 @@ class RunFolder:
         return run
 
     def conclude(self) -> dict[str, Any]:
-        """Mark the run as reported, by its controller or by a command after that has ended. Returns the run."""
+        """Set the state `judged` after a report, by the run's controller or, once that is gone, by another command.
+        Returns the run."""
         run = self.advance(run_state.JUDGED) or self.read_run()
         if is_unreported(run) and self.seen().attended is False:
             run = {**run, "state": {**run["state"], "name": run_state.JUDGED, "since": now()}}
@@ -198,15 +199,15 @@ class RunFolder:
         return run
 
     def mark_cleaned(self) -> None:
-        """Record that nothing is left of the run on nodes or a cluster."""
+        """Record in run.json that nothing of the run is left on nodes or a cluster."""
         try:
             run = self.read_run()
-        except RunError:  # it is damaged: it is cleaned again
+        except RunError:  # a damaged run is cleaned again
             return
         self.write_run({**run, "state": {**run_state.of(run), "cleaned_at": now()}})
 
     def seen(self) -> run_state.Seen:
-        """The run's current state. The last file that a controller wrote counts as its heartbeat."""
+        """The run's current state. The time of the controller's last write to the folder counts as its heartbeat."""
         run, age = self.read_run(), self.sign_age()
         present_state = run_state.seen(run, age)
         if present_state.attended is not False or not is_open(run):
@@ -214,7 +215,7 @@ class RunFolder:
         with suppress(RunError, ValueError):  # a damaged plan is reported where it is needed
             if not is_in_time(self, run):
                 return run_state.seen(run, age, in_time=False)
-        # By its id if it is not the latest: of two runs of the same nodes, the same command resumes the newer one.
+        # Name the run id unless it is the latest run: without an id the command resumes the newest run of these nodes.
         by_id, resume = latest_run(self.results, self.inventory, opened=True) != self, run_state.RESUME
         if run["narrowed_by"]:
             resume = "its command" + (f" with RUN={run['run_id']}" if by_id else "") + " resumes it"
@@ -250,8 +251,7 @@ class RunFolder:
         return next(({**planned, "runtime": plan["runtime"]} for planned in stages), None)
 
     def begun_at(self, run: Mapping[str, Any]) -> str:
-        """When the run's deadline began to count: for a node with its plan, which follows upon opening and preloading,
-        and later still for nodes that join."""
+        """Time (RFC 3339) from which the run's deadline counts: when its last plan was made or its last node joined."""
         joined = (node["joined_at"] for node in run["nodes"].values() if node.get("joined_at"))
         times: list[str] = [run["created_at"], *joined, *(plan["created_at"] for plan in self.read_plans().values())]
         return max(times)
@@ -279,7 +279,7 @@ class RunFolder:
         write_json(self.problems_file, [*earlier_problems, *new])
 
     def read_cleaned(self) -> dict[str, str]:
-        """By node, when it was last cleaned of this run; nodes never cleaned are missing."""
+        """{node: time (RFC 3339) when it was last cleaned of this run}, without nodes that never were."""
         return read_object(self.cleaned_file)
 
 
@@ -307,7 +307,7 @@ def read_report(folder: RunFolder) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """Raises OSError, and ValueError where it is no JSON."""
+    """Read a JSON file. Raises OSError, and ValueError if the content is no JSON."""
     return json.loads(files.read(path))
 
 
@@ -321,7 +321,8 @@ def read_json_or(otherwise: Any, path: Path) -> Any:
 
 
 def read_kept(path: Path, remedy: str, schema: str = "") -> dict[str, Any] | None:
-    """Read a document in the run's folder; None if it does not exist yet. Raises RunError for a damaged document."""
+    """Read a JSON document, and check its `schema` if one is named; None if the file does not exist. Raises RunError
+    for a damaged one, with `remedy`."""
     try:
         document: dict[str, Any] = read_json(path)
         if schema:
@@ -367,7 +368,7 @@ def is_place(path: Path) -> bool:
 
 
 def _place_for(results: Path, inventory: Sequence[str]) -> Path:
-    """The folder of the inventory's runs, there or not: named after it, with a digest where another has that name."""
+    """Folder for the inventory's runs, existing or not: its name, with a digest if another inventory has the name."""
     portable = origin.kept(inventory, results)
     folder = results / origin.folder_name(inventory)
     with_digest = folder.with_name(f"{folder.name}-{hashlib.sha256(json.dumps(portable).encode()).hexdigest()[:8]}")
@@ -380,18 +381,18 @@ def _place_for(results: Path, inventory: Sequence[str]) -> Path:
 
 
 def _places(results: Path) -> list[Path]:
-    """The folders of runs: that of each inventory, and the results themselves for runs of 1.0 that did not move."""
+    """Folders with runs: one for each inventory, and the results folder itself for runs of release 1.0."""
     return [results, *sorted(path.parent for path in results.glob(f"*/{INVENTORY_FILE}"))]
 
 
 def _runs_in(parent: Path) -> list[RunFolder]:
-    """The folders of the runs directly below `place`."""
+    """Runs whose folders are directly in `parent`."""
     folders = (RunFolder(path) for path in parent.glob("*/") if not path.is_symlink())
     return [folder for folder in folders if folder.is_known]
 
 
 def known_runs(results: Path, inventory: Sequence[str] = (), *, imported: bool = False) -> list[RunFolder]:
-    """Runs of this controller, by id; of one inventory, or of all. With `imported` also those of other controllers."""
+    """Runs of `inventory`, or of all, by id. With `imported` also runs imported from other controllers."""
     runs = (run for place in _places(results) for run in _runs_in(place) if imported or not run.is_imported)
     of_inventory = (run for run in runs if not inventory or origin.is_same(run.inventory, inventory))
     return sorted(of_inventory, key=lambda run: run.path.name)
@@ -404,21 +405,21 @@ def find(results: Path, run_id: str) -> RunFolder:
 
 
 def find_or_place(results: Path, run_id: str, inventory: Sequence[str]) -> RunFolder:
-    """The run of this id, or where a new one of the inventory belongs."""
+    """The folder of the run with this id, or the one where a new run of the inventory belongs."""
     folder = find(results, run_id)
     return folder if folder.is_known else RunFolder(_place_for(results, inventory) / run_id)
 
 
 def keep_inventory(folder: RunFolder, results: Path, inventory: Sequence[str]) -> None:
-    """Make the folder of the inventory's runs, before the first of them."""
+    """Create the folder of an inventory's runs, with the file that names the inventory, before its first run."""
     inventory_folder = folder.path.parent
     if inventory_folder != results and not is_place(inventory_folder):
         write_json(inventory_folder / INVENTORY_FILE, origin.kept(inventory, results))
 
 
 def adopt(results: Path) -> list[RunFolder]:
-    """Move runs of release 1.0, `results/<run_id>`, to the folders of their inventories; return those that moved. One
-    that a controller works on stays until that has ended; it and those that cannot be moved are read where they are."""
+    """Move runs of release 1.0, `results/<run_id>`, to the folders of their inventories. Returns the moved runs. Runs
+    on which a controller works, and those that cannot be moved, stay and remain readable."""
     moved: list[RunFolder] = []
     if is_place(results) or (results.parent / "run.json").exists() or not _runs_in(results):  # rounds lie below a run
         return moved
@@ -444,13 +445,13 @@ def adopt(results: Path) -> list[RunFolder]:
 
 
 def _linked(results: Path) -> RunFolder | None:
-    """The run that `results/latest` names, be it there or not."""
+    """The run that the link `results/latest` names, even if its folder is gone; None without the link."""
     link = results / LATEST
     return find(results, link.readlink().name) if link.is_symlink() else None
 
 
 def latest_run(results: Path, inventory: Sequence[str] = (), *, opened: bool = False) -> RunFolder | None:
-    """The latest run of the inventory that started; with `opened` also one that did not."""
+    """The latest run of the inventory that started; with `opened` also runs that did not start. None without one."""
     linked = _linked(results)
     if linked and not origin.is_same(linked.inventory, inventory):
         linked = None
@@ -471,7 +472,8 @@ def runs_of(results: Path, inventory: Sequence[str] = (), *, opened: bool = Fals
 
 
 def of_others(results: Path, inventory: Sequence[str], since: str = "") -> dict[str, list[str]]:
-    """Runs of other inventories that were opened since then, by inventory as a command takes it."""
+    """{inventory: run ids} of runs of other inventories opened at or after the time `since` (RFC 3339). The inventory
+    is written as the value of INVENTORY=."""
     return values_by_key(
         (origin.shown(run_inventory), folder.path.name)
         for folder in known_runs(results)
@@ -480,7 +482,7 @@ def of_others(results: Path, inventory: Sequence[str], since: str = "") -> dict[
 
 
 def ensure_of(folder: RunFolder, inventory: Sequence[str]) -> None:
-    """Raises RunError for a run of another inventory, which is still there."""
+    """Raise RunError for a run of another inventory, if that one's files still exist."""
     run_inventory = folder.inventory
     if not origin.is_same(run_inventory, inventory) and all(Path(source).exists() for source in run_inventory):
         raise RunError(
@@ -494,12 +496,12 @@ def _opened_at(folder: RunFolder) -> str:
 
 
 def hint(name: str, run_ids: Sequence[str]) -> str:
-    """What to give in place of a run that is unknown: the nearest of the known ones, the newest first."""
+    """Text that suggests ids in place of the unknown id `name`: the most similar one, else the first of `run_ids`."""
     return meant(name, run_ids).removeprefix("; ") or f"the latest are {some_of(run_ids, 5)}"
 
 
 def mark_cleaned(results: Path, run_ids: Iterable[str]) -> None:
-    """Record of those of the runs that are known here that nothing is left of them."""
+    """Record that nothing is left of these runs on nodes or a cluster. Ignores runs that this controller lacks."""
     cleaned_ids = {*run_ids}
     for folder in known_runs(results):
         if folder.path.name in cleaned_ids:
@@ -518,9 +520,8 @@ def is_abandoned(folder: RunFolder, run: Mapping[str, Any]) -> bool:
 
 
 def is_in_time(folder: RunFolder, run: Mapping[str, Any], slack: float = 0.0) -> bool:
-    """Whether a run is not past its deadline plus `slack` seconds, counted for the nodes that began last; with gangs,
-    which are formed when the nodes' own stages are over, until the deadline of its last round, and the time of a search
-    after it. Raises RunError, or ValueError, for what is damaged."""
+    """Whether a run is within its deadline plus `slack` seconds. Multi-node tests, which follow the single-node stages,
+    extend it by their last round and a search for a bad node. Raises RunError or ValueError for damaged files."""
     seconds_left: float = run["deadline_seconds"] + slack - seconds_since(folder.begun_at(run))
     if seconds_left > 0 or not any(node.get("gang_stages") for node in run["nodes"].values()):
         return seconds_left > 0
@@ -535,12 +536,12 @@ def is_in_time(folder: RunFolder, run: Mapping[str, Any], slack: float = 0.0) ->
 
 
 def usual_search_seconds(nodes: int, round_seconds: float | str = 0.0) -> float:
-    """What a search among so many nodes may take, a round `round_seconds`, unless the operator says otherwise."""
+    """Default seconds for the search for a bad node among `nodes`. `round_seconds`: max time of a round."""
     return max(SEARCH_SECONDS + SEARCH_SECONDS_EACH * nodes, SEARCH_ROUNDS * float(round_seconds))
 
 
 def search_too_short(search_seconds: float, round_seconds: float) -> str:
-    """Why a search of so many seconds cannot be; empty where it can."""
+    """Why that limit of the search is too short for rounds of `round_seconds`; empty if it suffices."""
     least = LEAST_SEARCH_ROUNDS * round_seconds
     if search_seconds >= least:
         return ""
@@ -551,7 +552,7 @@ def search_too_short(search_seconds: float, round_seconds: float) -> str:
 
 
 def remember(folder: RunFolder) -> None:
-    """Point `results/latest`, and the `latest` of its inventory, at the run."""
+    """Link the run as `latest` in the results folder and in the folder of its inventory."""
     results, inventory_folder = folder.results, folder.path.parent
     results.mkdir(parents=True, exist_ok=True)
     _link(results / LATEST, str(folder.path.relative_to(results)))
@@ -566,8 +567,8 @@ def _link(link: Path, target: str) -> None:
 
 
 def resolve(results: Path, run_id: str, inventory: Sequence[str] = (), *, opened: bool = False) -> RunFolder:
-    """The folder of an existing run: by id, or for an empty id or `latest` the latest one of the inventory that
-    started; with `opened` also one that did not. Raises RunError."""
+    """The folder of the run with this id. For an empty id or `latest`: the inventory's latest run that started, with
+    `opened` also one that did not. Raises RunError if there is none."""
     is_latest = run_id in ("", LATEST)
     chosen = latest_run(results, inventory, opened=opened) if is_latest else find(results, run_id)
     if chosen:
@@ -587,8 +588,8 @@ def resolve(results: Path, run_id: str, inventory: Sequence[str] = (), *, opened
 def own(
     results: Path, run_id: str, in_bucket: str = "", inventory: Sequence[str] = (), *, opened: bool = False
 ) -> RunFolder | None:
-    """The folder of a run of this controller, chosen as `resolve` does; None if it has no such run, or that one lies in
-    another folder of the bucket than `in_bucket`. Raises RunError."""
+    """The folder of a run of this controller, chosen as `resolve` does; None if there is none, or if its folder in the
+    bucket is not `in_bucket`. Raises RunError for a run of another inventory, or a wrong id."""
     is_latest = run_id in ("", LATEST)
     if not is_latest:
         check_run_id(run_id)
@@ -608,7 +609,7 @@ def check_run_id(run_id: str) -> None:
 
 
 def check_folder(folder: str, setting: str = "gpuval_folder") -> str:
-    """The run's folder in the bucket without slashes around it; what `clean` deletes must be the run's own."""
+    """Check a run's folder in the bucket, which `clean` deletes. Returns it without outer slashes. Raises RunError."""
     folder = folder.strip("/")
     first, *subfolders = folder.split("/")
     if not FOLDER.fullmatch(folder) or first in SHARED_FOLDERS or not {*subfolders}.isdisjoint(OWN_FOLDERS):

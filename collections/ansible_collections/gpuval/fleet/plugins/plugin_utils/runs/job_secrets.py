@@ -1,4 +1,4 @@
-"""Secrets of jobs: their values by the names of variables, from settings, a file or the controller's environment."""
+"""Reads the secrets of jobs, {environment variable: value}, from settings, a file or the controller's environment."""
 
 import json
 import os
@@ -20,11 +20,11 @@ USERNAME = "_USERNAME"
 
 
 class SecretError(PlanError):
-    """A secret without a usable value. No message has a value."""
+    """A secret has no usable value. No message contains a value."""
 
 
 def values(names: Iterable[str], store: Mapping[str, Any]) -> dict[str, str]:
-    """The secrets of these variables; `store`: the `store` option. Raises SecretError that names all problems."""
+    """The secrets of these variables, from the sources in the `store` option. Raises SecretError on all problems."""
     names = list(names)
     if not names:
         return {}
@@ -38,9 +38,9 @@ def values(names: Iterable[str], store: Mapping[str, Any]) -> dict[str, str]:
 
 
 def hidden(store: Mapping[str, Any]) -> set[str]:
-    """Values that no log may show, of jobs and of the store; a file of secrets that cannot be read hides none."""
+    """Values that no log may show, of jobs and of the `store` option. An unreadable file of secrets adds none."""
     texts, path = _texts(store.get("secrets") or {}), store.get("secrets_file")
-    with suppress(SecretError):  # the nodes have hidden its values before; a launch says what is wrong with it
+    with suppress(SecretError):  # nodes redact their values themselves, and a launch reports an unreadable file
         texts |= flat(read(project_path(path))) if path else {}
     keys = {str(store[name]) for name in ("secret_key", "session_token", "read_secret_key") if store.get(name)}
     return keys | {value for name, value in texts.items() if not name.endswith(USERNAME)}
@@ -81,7 +81,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def flat(document: Mapping[str, Any]) -> dict[str, str]:
-    """Secrets by variable: the variable of KEY in an object NAME is NAME_KEY."""
+    """{environment variable: secret} of a file of secrets. KEY in an object NAME becomes the variable NAME_KEY."""
     texts = _texts(document)
     for name, inner in document.items():
         if isinstance(inner, Mapping):

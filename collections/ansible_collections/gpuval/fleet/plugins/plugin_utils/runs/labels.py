@@ -1,4 +1,4 @@
-"""Labels of a node: short texts that say where it stands (rack, row, power), for the analysis to group by."""
+"""Reads the labels of nodes: short texts on their location (rack, row, power), by which the analysis groups them."""
 
 import re
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ CLIQUE_LABEL = "nvidia.com/gpu.clique"
 
 
 def of_host(hostvars: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of a host by its variables: rack of a list of nodes, those of its cluster, then gpuval_labels, the
-    last one over the others. Raises SettingError."""
+    """Labels of a host from its variables: `gpuval_labels` override those of its cluster, which override the `rack` of
+    a list of nodes. Raises SettingError."""
     rack = hostvars.get("rack")
     has_rack = isinstance(rack, (str, int)) and not isinstance(rack, bool)
     labels = declared({"rack": str(rack)}) if has_rack else {}
@@ -25,7 +25,7 @@ def of_host(hostvars: Mapping[str, Any]) -> dict[str, str]:
 
 
 def declared(value: Any) -> dict[str, str]:
-    """``gpuval_labels`` as run.json keeps it. Empty values are none. Raises SettingError."""
+    """Check ``gpuval_labels``. Returns the labels for run.json, without those that are empty. Raises SettingError."""
     if not value:
         return {}
     if not isinstance(value, Mapping):
@@ -47,13 +47,13 @@ def declared(value: Any) -> dict[str, str]:
 
 
 def rack_of(labels: Mapping[str, str]) -> str:
-    """The label of a rack: `rack`, or one that ends so (`topology.example.com/rack`); empty without one."""
+    """Value of the label `rack`, else of one that ends so (`topology.example.com/rack`); empty without one."""
     return labels.get("rack") or next((labels[name] for name in sorted(labels) if name.endswith("rack")), "")
 
 
 def of_cluster(labels: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    """Labels of a cluster's node under gpuval's names (``names``, the first counts); that of the NVLink domain
-    stays."""
+    """Labels of a Kubernetes node under gpuval's names. ``names``: {label on the cluster: gpuval's name}, of which the
+    first counts. The label of the NVLink domain keeps its name."""
     labels_found: dict[str, str] = {}
     for label, name in {CLIQUE_LABEL: CLIQUE_LABEL, **names}.items():
         ours = re.sub(r"[^A-Za-z0-9._/-]+", "_", str(name)).strip("._/-")[:63]

@@ -1,6 +1,6 @@
-"""Unique ids of nodes, by worker: the name that a node has in the inventory and in the results. A mapping is a
-dictionary, or a file: a table with columns between bars (``| id | worker | uniqueid |``), CSV with a header, YAML or
-JSON. One error lists everything that is wrong."""
+"""Reads ``gpuval_node_ids``, {worker: unique id}; a worker is a node's name in the inventory. It is a dictionary, or a
+file: a table with columns between bars (``| id | worker | uniqueid |``), CSV with a header, YAML or JSON. One error
+lists all mistakes."""
 
 import json
 import re
@@ -26,19 +26,19 @@ _BORDER = re.compile(r"[\s|+:=-]+")
 
 
 class NodeIdReader:
-    """Reads mappings of workers to ids from values of ``gpuval_node_ids``; each file once, for all nodes."""
+    """Reads {worker: unique id} from ``gpuval_node_ids``; each file once. ``path_of``: path of a file that it names."""
 
     def __init__(self, path_of: Callable[[str], Path]) -> None:
-        self._place = path_of
+        self._path_of = path_of
         self._files: dict[str, dict[str, str]] = {}
 
     def __call__(self, value: Any) -> dict[str, str]:
-        """The mapping in a setting's value: the value itself, or from the file that it names. Raises SettingError."""
+        """{worker: unique id} in a value of the setting, or in the file that it names. Raises SettingError."""
         if value in (None, "", {}):
             return {}
         if isinstance(value, str):
             if value not in self._files:
-                self._files[value] = read(self._place(str(value)))
+                self._files[value] = read(self._path_of(str(value)))
             return self._files[value]
         if not isinstance(value, Mapping):
             raise SettingError("gpuval_node_ids is a mapping of worker to unique id, or the path of a file with one")
@@ -46,12 +46,12 @@ class NodeIdReader:
 
 
 def read(path: Path) -> dict[str, str]:
-    """Read the mapping of workers to ids in a file. Raises SettingError."""
+    """Read {worker: unique id} from a file. Raises SettingError."""
     return parse(csv_text.read(path, "mapping of node ids"), path.name)
 
 
 def parse(text: str, name: str) -> dict[str, str]:
-    """Workers' ids in a file's text: YAML and JSON by the suffix of ``name``, else a table. Raises SettingError."""
+    """Parse {worker: unique id} from text: YAML or JSON by the file ``name``, else a table. Raises SettingError."""
     text = text.removeprefix("\ufeff")
     suffix = Path(name).suffix.lower()
     first = next((line for line in text.splitlines() if line.strip() and not csv_text.is_comment(line)), "")
@@ -65,8 +65,8 @@ def parse(text: str, name: str) -> dict[str, str]:
 
 
 def checked(entries: Iterable[tuple[str, str]], subject: str) -> dict[str, str]:
-    """Check pairs of worker and id, and return them as a mapping: every worker and id once, ids safe as file names.
-    ``subject``: begins messages. Raises SettingError that names all problems."""
+    """Check pairs (worker, unique id): each worker and id occurs once, ids are safe as file names. Returns {worker:
+    id}. Raises SettingError that begins with ``subject`` and lists all mistakes."""
     problems: list[str] = []
     ids: dict[str, str] = {}
     owners: dict[str, str] = {}
@@ -92,7 +92,7 @@ def checked(entries: Iterable[tuple[str, str]], subject: str) -> dict[str, str]:
 
 
 def _each(entries: Iterable[tuple[str, str]], subject: str) -> Iterator[tuple[str, str]]:
-    """The pairs, of ranges each pair."""
+    """Pairs (worker, unique id), with ranges of both expanded."""
     for worker, identity in entries:
         workers, ids = names_of(worker), names_of(identity)
         if len(workers) != len(ids):
@@ -103,7 +103,7 @@ def _each(entries: Iterable[tuple[str, str]], subject: str) -> Iterator[tuple[st
 
 
 def unsafe(identity: str) -> str:
-    """Why an id cannot be the name of a file; empty where it can."""
+    """Why a node's unique id is no safe file name; empty if it is one."""
     if not identity:
         return "is empty"
     if len(identity) > MAX_ID:
@@ -116,12 +116,12 @@ def unsafe(identity: str) -> str:
 
 
 def merged(mappings: Iterable[Mapping[str, str]], subject: str = "gpuval_node_ids") -> dict[str, str]:
-    """Merge mappings of workers to ids. Raises SettingError if two give different ids for a worker."""
+    """Merge mappings {worker: unique id}. Raises SettingError if two have different ids for one worker."""
     return checked(dict.fromkeys(pair for mapping in mappings for pair in mapping.items()), subject)
 
 
 def _table(text: str) -> list[tuple[int, list[str]]]:
-    """The rows of a table with bars, with their line numbers; not borders, comments and lines without a bar."""
+    """(line number, cells) of each row of a table with bars, without borders, comments and lines without a bar."""
     rows = []
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if "|" in line and not _BORDER.fullmatch(line) and not csv_text.is_comment(line):
@@ -131,8 +131,8 @@ def _table(text: str) -> list[tuple[int, list[str]]]:
 
 
 def _rows(rows: list[tuple[int, list[str]]], name: str) -> Iterable[tuple[str, str]]:
-    """Worker and id of each row after the header, whose columns may have any order. ``rows``: line number and cells of
-    each; ``name``: the file's, for messages."""
+    """(worker, unique id) of each row after the header, whose columns may have any order. ``rows``: (line number,
+    cells); ``name``: of the file, for messages."""
     header = [re.sub(r"[^a-z]", "", cell.lower()) for cell in rows[0][1]] if rows else []
     workers = [index for index, cell in enumerate(header) if cell in _WORKER]
     unique = [index for index, cell in enumerate(header) if cell in _UNIQUE]
@@ -195,8 +195,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
 
 
 class _Loader(yaml.BaseLoader):
-    """All scalars as the text that they are: 0123 stays 0123. A key that is there twice is an error, and so is an
-    alias, which can make a small file very large."""
+    """Loads YAML with every scalar as text: 0123 stays 0123. A repeated key is an error, and so is an alias, which can
+    make a small file very large."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -1,4 +1,4 @@
-"""Which run a validation opens or resumes, and how its nodes join one that is known."""
+"""Decides which run a validation opens or resumes, and adds new nodes to an existing run."""
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from ..core.stage_traits import traits_of
 from ..core.text import some_of
 from .folder import LATEST, NEW, RunError, check_run_id, is_in_time, is_open, is_unreported, read_object, runs_of
 
-#: Of gpuval, where run.json names none.
+#: Version of gpuval that wrote a run.json without a version.
 FIRST_VERSION = "1.0"
 
 
@@ -29,9 +29,9 @@ def choose_run_id(
     digests: Mapping[str, str] | None = None,
     places: Sequence[str] = (),
 ) -> str:
-    """The id to validate under: the requested one (`latest` by its own id); or the inventory's newest run that asks the
-    same of the same nodes at one of these `places`, if it is unfinished or not reported yet (a controller that died is
-    started again); or a new one (also for the word `new`)."""
+    """The id of the run to open or resume: `requested` (a new id for `new`), or if empty the inventory's newest run
+    without a report that expects the same of the same `nodes`, {name: entry of run.json}; else a new id. `places`:
+    names of cluster and namespace; `digests`: {extension: digest of its content}."""
     if requested == LATEST:
         requested = next((known.path.name for known in runs_of(results, inventory, opened=True)), NEW)
     if requested and requested != NEW:
@@ -48,14 +48,14 @@ def choose_run_id(
             continue
         try:
             run = folder.read_run()
-            # but for those that joined while the run was watched and that the inventory still does not list
+            # without nodes that joined during the run, and that the inventory does not list
             before = {name: node for name, node in run["nodes"].items() if name in nodes or not node.get("joined_at")}
             if _asked(before) != _asked(nodes):
                 continue
-            # of an earlier one that failed before a node began there is nothing to resume
+            # an older run that failed before a node began has nothing to resume
             if is_open(run) and is_in_time(folder, run) and (number == 0 or not folder.seen().never_started):
                 return folder.path.name
-            if not is_open(run):  # what an older one has of the same nodes is out of date
+            if not is_open(run):  # runs of these nodes before a reported one are out of date
                 break
         except (RunError, ValueError):
             continue
@@ -63,8 +63,8 @@ def choose_run_id(
 
 
 def ensure_placed(run: Mapping[str, Any], places: Sequence[str]) -> None:
-    """Raise RunError if a run began elsewhere: in another namespace, or on another cluster, whose nodes may have the
-    same names. `places`: the names of this place, the most exact one first."""
+    """Raise RunError if a run began in another namespace or cluster, whose nodes may have the same names. `places`:
+    names of this cluster and namespace, the most exact one first."""
     if not _is_placed(run, places):
         raise RunError(
             f"run {run['run_id']} is placed in {run['origin']['namespace'] or 'SSH hosts'}, not {places[0]}: resume it "
@@ -73,13 +73,13 @@ def ensure_placed(run: Mapping[str, Any], places: Sequence[str]) -> None:
 
 
 def _is_placed(run: Mapping[str, Any], places: Sequence[str]) -> bool:
-    """Whether a run is at one of the `places`; true for a run that keeps no origin."""
+    """Whether a run began in one of these clusters and namespaces; true if it has no origin, or without `places`."""
     namespace = (run.get("origin") or {}).get("namespace")
     return not places or namespace is None or namespace in places
 
 
 def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The expectations of each node in run.json, whenever the node joined."""
+    """{node: what run.json expects of it}, without labels and the time when the node joined the run."""
     return {
         name: {key: value for key, value in node.items() if key not in ("joined_at", "labels")}
         for name, node in nodes.items()
@@ -89,10 +89,9 @@ def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def merge(
     run: dict[str, Any] | None, request: dict[str, Any], *, gangs_formed: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
-    """The frozen run with the nodes of `request` that are new to it, and their names. Known ones stay as they are, but
-    for gangs: a run that was opened with one node has company now. Raises RunError for a finished run, whose evidence
-    would pass for that of today; for nodes that join one whose gangs were formed, as they would be part of none; and
-    for a run that another major version of gpuval began."""
+    """Add to `run` the nodes of `request`, a new run document, that it lacks; without a `run` return the request.
+    Returns run and added names. Nodes that join one node bring multi-node stages. Raises RunError for an ended run that
+    none joins, since its evidence is old, if multi-node groups exist, or if profile, extensions or version differ."""
     if run is None:
         return request, sorted(request["nodes"])
     if run["profile"] != request["profile"]:
@@ -125,20 +124,20 @@ def merge(
         )
     new = {name: {**request["nodes"][name], "joined_at": request["created_at"]} for name in joined}
     nodes = {**run["nodes"], **new}
-    # Who was alone, or comes alone, has company now.
+    # With a second node, a run that had one gets multi-node stages.
     of_nodes = (node["gang_stages"] for node in nodes.values() if node.get("gang_stages"))
     gang_stages = next(of_nodes, None) or run.get("gang_stages") or request.get("gang_stages")
     if gang_stages:
         nodes = {name: {**node, "gang_stages": node.get("gang_stages") or gang_stages} for name, node in nodes.items()}
-    # --limit leaves out nothing that the run expects; the others leave out stages of those who join
+    # --limit leaves out no node that this run expects; other reasons leave out stages of joining nodes
     made_good = {"limit", "stages"} if gang_stages and request.get("gang_stages") else {"limit"}
     narrowed = sorted({*run["narrowed_by"], *(set(request["narrowed_by"]) - made_good)})
     return {**run, "nodes": nodes, "narrowed_by": narrowed, "finished_at": None}, joined
 
 
 def shortened(names: Iterable[str], task_vars: Mapping[str, Any], template: Callable[[str], Any]) -> list[str]:
-    """Settings that make stages of a run shorter than its profile does, whose PASS says less: ``training_seconds 20 of
-    300``, ``training_steps 10``. ``task_vars``: the play's; ``template`` gives the value of an expression of Jinja."""
+    """Settings that make stages shorter than their profile does, so that PASS proves less: ``training_seconds 20 of
+    300``, ``training_steps 10``. ``task_vars``: variables of the play; ``template``: evaluates a Jinja template."""
     shortened_settings = []
     usual = stages.variables(str(template("{{ gpuval_profile | default('') }}")))
     for stage in names:
@@ -156,7 +155,7 @@ def shortened(names: Iterable[str], task_vars: Mapping[str, Any], template: Call
 
 
 def _number(value: Any) -> float:
-    """A setting as a number; 0 for anything else, since settings are checked elsewhere."""
+    """A setting's value as a number; 0 if it is none, which the check of settings reports."""
     try:
         return float(value)
     except (TypeError, ValueError):

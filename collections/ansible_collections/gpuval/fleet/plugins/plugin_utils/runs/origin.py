@@ -1,4 +1,4 @@
-"""Where a run belongs: its inventory, store and namespace, as run.json of its controller keeps them."""
+"""Describes inventory and store of a run for run.json, and compares inventories of runs."""
 
 import os
 import re
@@ -15,7 +15,7 @@ USUAL_NAMES = ("hosts", "inventory", "nodes")
 SUFFIX = re.compile(r"\.(ya?ml|ini|json|toml|cfg|py|sh)$")
 UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 MAX_NAME = 60
-#: The folder of runs whose inventory is not known.
+#: Name of the results folder for runs whose inventory has no usable name.
 UNKNOWN = "unknown"
 
 
@@ -25,23 +25,23 @@ def store_of(options: Mapping[str, Any]) -> str:
 
 
 def embedded_in(state_dir: Path) -> str:
-    """The end of an embedded store's description, the same for every bucket."""
+    """End of the description that `store_of` makes of the embedded store in a folder, for any bucket."""
     return f"embedded in {state_dir.resolve()}"
 
 
 def kept(inventory: Sequence[str], results: Path) -> list[str]:
-    """Sources of an inventory for run.json: relative to the results, so that a checkout can be moved."""
+    """Sources of an inventory for run.json: paths relative to the results folder, so that a checkout can be moved."""
     return [os.path.relpath(source, results) if Path(source).is_absolute() else source for source in inventory]
 
 
 def restored(kept_inventory: Sequence[str], results: Path) -> list[str]:
-    """The absolute sources of an inventory that `kept` made relative to the results."""
+    """Absolute sources of an inventory, from those that `kept` made relative to the results folder."""
     paths = (os.path.normpath(results / source) for source in kept_inventory)
     return [path if Path(path).exists() else source for path, source in zip(paths, kept_inventory, strict=True)]
 
 
 def folder_name(inventory: Sequence[str]) -> str:
-    """A name for a folder that a reader knows the inventory by: ``baremetal`` for inventories/baremetal/hosts.yml."""
+    """Name of the folder for an inventory's runs: ``baremetal`` for inventories/baremetal/hosts.yml."""
     paths = [Path(source) for source in inventory]
     stems = [SUFFIX.sub("", path.name) for path in paths]
     names = [path.parent.name or stem if stem in USUAL_NAMES else stem for path, stem in zip(paths, stems, strict=True)]
@@ -49,7 +49,7 @@ def folder_name(inventory: Sequence[str]) -> str:
 
 
 def is_same(inventory: Sequence[str], other_inventory: Sequence[str]) -> bool:
-    """Whether two inventories are the same: one has all sources of the other. An unknown inventory matches any."""
+    """Whether two inventories are the same: one has all sources of the other. An empty inventory matches any."""
     if not inventory or not other_inventory:
         return True
     fewer, more = sorted((inventory, other_inventory), key=len)
@@ -61,13 +61,13 @@ def _within(source: str, folder: str) -> bool:
 
 
 def shown(inventory: Sequence[str]) -> str:
-    """An inventory as the value of a command's option, sources separated by commas."""
+    """An inventory's sources as the value of INVENTORY=: relative to the current folder, separated by commas."""
     cwd = str(Path.cwd())
     return ",".join(os.path.relpath(source, cwd) if source.startswith(cwd + "/") else source for source in inventory)
 
 
 def others_line(runs_by_inventory: Mapping[str, Sequence[str]], target: str = "runs", most: int = 3) -> str:
-    """Runs of other inventories, by inventory, and how to choose them for a target of make."""
+    """Runs of other inventories as text, each with its `make {target}` command. `most`: max runs of an inventory."""
     inventory_runs = (
         f"{some_of(run_ids, most)} (`make {target} INVENTORY={shlex.quote(inventory)}`)"
         for inventory, run_ids in sorted(runs_by_inventory.items())

@@ -1,4 +1,4 @@
-"""The runs of an inventory as a table, and what a validation of the rest takes."""
+"""Lists the runs of an inventory, and the nodes of a run to validate again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +25,8 @@ DAMAGED_ROW: dict[str, Any] = {
 
 
 def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
-    """The runs of the inventory, the newest first: id, state, counts of verdicts, nodes, age. The reason of one whose
-    run.json is damaged says what restores it."""
+    """A row for each run of the inventory, the newest first: id, state, counts of verdicts, nodes, age. For a damaged
+    run.json the reason names the command that restores it."""
     run_rows = []
     for folder in run_folder.known_runs(results, inventory):
         run_id = folder.path.name
@@ -72,8 +72,8 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple[list[str], dict[str, Any]]:
-    """The nodes of a run that did not pass, and the settings to validate them with. Raises RunError for a run without a
-    verdict, and for one with stages that the inventory does not declare, or that accepts no node."""
+    """Names of a run's nodes that did not pass, and the settings to validate them again. ``declares``: whether the
+    inventory has a stage. Raises RunError for a run without verdict, or with stages that only its command chose."""
     run, verdict = folder.read_run(), publishing.judged(folder)
     if verdict is None or not publishing.is_final(run, verdict):
         raise run_folder.RunError(without_verdict(folder, run))
@@ -90,7 +90,7 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
 
 
 def without_verdict(folder: run_folder.RunFolder, run: Mapping[str, Any]) -> str:
-    """The state of a run without a verdict, and what comes of validating again."""
+    """A line on the state of a run without verdict, and on what `make validate` does with the run."""
     present_state = folder.seen()
     line = f"run {run['run_id']} has no verdict, it is {present_state.line()}"
     if present_state.resume:  # the line names it
@@ -113,7 +113,7 @@ def interrupted(folder: run_folder.RunFolder) -> str:
 
 
 def passed_line(folder: run_folder.RunFolder) -> str:
-    """What is true of a run whose nodes all passed: it may be PARTIAL, or lack evidence that concerns the fleet."""
+    """A line on a run whose nodes all passed: whether it is PARTIAL, and which checks of the fleet did not pass."""
     report = run_folder.read_object(folder.path / "report.json")
     checks = report.get("fleet", {}).get("checks", ())
     lacking = dict.fromkeys(one["name"] for one in checks if one["verdict"] in ("fail", "missing"))
@@ -126,5 +126,5 @@ def passed_line(folder: run_folder.RunFolder) -> str:
 
 
 def alone(run: Mapping[str, Any]) -> bool:
-    """Whether a run can accept no node, since it had only jobs or multi-node stages."""
+    """Whether a run cannot accept any node, since it had only jobs or multi-node stages."""
     return run["profile"] == "custom" and "stages" in run["narrowed_by"]

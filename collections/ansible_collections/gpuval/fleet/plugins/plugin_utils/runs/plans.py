@@ -1,4 +1,4 @@
-"""From a profile and the workloads' declarations to the plan of one node. Pure, but for the nonce that it draws."""
+"""Makes the plan of a node from a profile and the declarations of its stages. Pure, except for a random nonce."""
 
 import functools
 import secrets
@@ -17,22 +17,22 @@ from ..records import evidence
 from . import datasets
 
 _STAGE, _CONTAINER = (schemas.schema("plan")["$defs"][name]["properties"] for name in ("stage", "container"))
-#: Defaults of the keys that a stage's declaration may leave out; what it requires is in no plan.
+#: Defaults of the optional keys in the declaration of a stage. A plan lacks `requires`, which the launch checks.
 STAGE_DEFAULTS = {**{key: rule["default"] for key, rule in _STAGE.items() if "default" in rule}, "requires": []}
-#: Fields of PlanSettings that a plan does not contain unchanged.
+#: Fields of PlanSettings that are not copied to a plan as they are.
 NOT_COPIED = ("sku", "gpu_count", "container", "gang", "gives_way", "nonce")
-#: The program of jobs, which gets their secrets.
+#: Python module that runs a job's steps on a node. Only this program gets secrets.
 JOB = "gpuval_workloads.job"
 FACTS, IMAGE, LOADING = "facts", "image", "loading"
-#: Keys of a log reader that a plan contains; its other keys are for people.
+#: Keys of a log reader that a plan contains, and max readers of a stage.
 READER_KEYS, MAX_READERS = ("name", "step", "x_unit", "values"), 8
-#: Types in the schema of numbers that a template leaves as text.
+#: Conversions of settings to the numeric types of the schema: a template may leave numbers as text.
 _NUMBERS = {"integer": int, "number": float}
 REQUIREMENT_KEYS = {"import", "start", "where", "install"}
 
 
 class PlanError(GpuvalError):
-    """The profile, the tags or a declaration do not fit; the message says what to change."""
+    """The profile, the tags or a declaration of a stage are wrong; the message names a remedy."""
 
 
 class NothingChosenError(PlanError):
@@ -72,8 +72,8 @@ def with_datasets(
     *,
     in_pods: bool = False,
 ) -> list[str]:
-    """The profile, with each stage that loads a dataset before the first that names it; of gang stages at the end.
-    Raises PlanError for a dataset that is not declared, or that a gang's pods cannot have."""
+    """The stages of a profile, with a stage that loads a dataset before the first that uses it; for multi-node stages
+    at the end. Raises PlanError for an undeclared dataset, or one of multi-node stages in pods (`in_pods`)."""
     stages: list[str] = []
     together = list(gang_stages)
     for name in [*profile, *together]:
@@ -119,8 +119,8 @@ def select_stages(
     run_tags: Iterable[str],
     skip_tags: Iterable[str],
 ) -> list[str]:
-    """The profile's stages that the tags choose, with the facts and the stages those need, in the profile's order.
-    Raises PlanError when the profile names an undeclared stage, a stage an unknown reader, or nothing is left."""
+    """Stages of the profile that the tags choose, in its order, with `facts` and the stages that the chosen ones need.
+    Raises PlanError for an undeclared stage, an unknown log reader, or if no stage is left."""
     undeclared = [name for name in profile if name not in declarations]
     if undeclared:
         raise PlanError(
@@ -132,7 +132,7 @@ def select_stages(
     everything = not allowed or "all" in allowed
     chosen = {name for name in profile if (everything or tags[name] & allowed) and not tags[name] & unwanted}
     if chosen and FACTS in profile and not tags[FACTS] & unwanted:
-        chosen.add(FACTS)  # without them the node is unknown, and INCOMPLETE
+        chosen.add(FACTS)  # without facts a node's hardware is unknown, which makes it INCOMPLETE
     chosen = set(_with_needed(chosen, (), profile, declarations, unwanted))
     if not chosen and allowed == {IMAGE}:
         raise NothingChosenError(
@@ -145,7 +145,7 @@ def select_stages(
             + (f" --skip-tags {','.join(sorted(unwanted))})" if unwanted else ")")
         )
     for name in chosen:
-        _readers(name, declarations[name])  # a name that is mistyped ends the run before a node works
+        _readers(name, declarations[name])  # a mistyped reader must end the run before a node works
     return [name for name in profile if name in chosen]
 
 
@@ -160,7 +160,8 @@ def _with_needed(
     declarations: Mapping[str, Mapping[str, Any]],
     unwanted: set[str],
 ) -> list[str]:
-    """The chosen stages and those needed besides, with all that these need of the profile, in its order."""
+    """The stages `chosen` and `needed`, and all stages of the profile that these need, in the profile's order. Skips
+    stages with an unwanted tag, unless they are in `chosen`."""
     stages = set(chosen)
     todo = [*stages, *needed]
     while todo:
@@ -174,7 +175,7 @@ def _with_needed(
 
 
 def gang_of(run: Mapping[str, Any], node: str) -> dict[str, Any] | None:
-    """The gang's document for a node's plan, from run.json of a round, which has the members once; None for no gang."""
+    """The `gang` field of a node's plan: the nodes that run multi-node stages with it. None for no gang."""
     gang = run["nodes"][node].get("gang")
     if gang is None:
         return None
@@ -182,13 +183,13 @@ def gang_of(run: Mapping[str, Any], node: str) -> dict[str, Any] | None:
 
 
 def without_members(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan as the controller and the store keep it: of its gang the name and the place, not the members once more."""
+    """A plan as controller and store keep it: its gang has name and index, without the members that run.json lists."""
     gang = plan.get("gang")
     return {**plan, **({"gang": {"name": gang["name"], "index": gang["index"]}} if gang else {})}
 
 
 def with_members(plan: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan for its node, from a plan kept without members: adds the gang's members from the run, without a copy."""
+    """The plan that a node gets: adds to a plan from `without_members` the members of its gang in run.json."""
     gang = gang_of(run, plan["node"])
     return {**plan, **({"gang": gang} if gang else {})}
 
@@ -200,8 +201,8 @@ def select(
     run_tags: Iterable[str],
     skip_tags: Iterable[str],
 ) -> tuple[list[str], list[str]]:
-    """The stages of each node, as ``select_stages`` has them, and those of gangs. Raises PlanError. With tags of gangs
-    alone a node does what they need: it tells what it is, and brings images."""
+    """Returns the single-node and the multi-node stages that the tags choose. If they choose only multi-node stages, a
+    node runs just `facts` and the stages that those need. Raises PlanError."""
     run_tags, skip_tags = list(run_tags), list(skip_tags)
     absent = [
         tag for tag in run_tags if tag in extensions.found("stages") and tag not in {IMAGE, *profile, *gang_stages}
@@ -233,8 +234,8 @@ def unmet_needs(
     declarations: Mapping[str, Mapping[str, Any]],
     skip_tags: Iterable[str] = (),
 ) -> list[str]:
-    """What stages need that no stage before them brings. Exempt are images, which may be there, and skipped stages:
-    what they bring is there from an earlier run."""
+    """Messages on needs of stages that no earlier stage of the node meets. Met are images, which a node may have, and
+    skipped stages, which ran in an earlier run."""
     unwanted = set(skip_tags)
     brought = {IMAGE, *unwanted, *(name for name in declarations if _tags(name, declarations) & unwanted)}
     problems = []
@@ -248,8 +249,8 @@ def unmet_needs(
 
 
 def check_images(runtime: str, images: Mapping[str, str | None]) -> None:
-    """Raise PlanError where containers were asked for by name and no stage has an image (`images` by stage): a typing
-    error in gpuval_images would test the host's own software silently."""
+    """Raise PlanError if `runtime` names a container engine and no stage has an image: a mistyped gpuval_images would
+    silently test the host's own software. `images`: {stage: image reference or None}."""
     work = [stage for stage in images if stage not in (FACTS, IMAGE)]
     if runtime not in ("auto", "host") and work and not any(images.values()):
         raise PlanError(
@@ -261,8 +262,8 @@ def check_images(runtime: str, images: Mapping[str, str | None]) -> None:
 def stage(
     name: str, declaration: Mapping[str, Any], chosen: Iterable[str], container: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A declaration as a stage of a plan; needs that are not part of the run are dropped. `container` is what all
-    stages ask of their containers, unless their declaration says otherwise."""
+    """Make a plan's stage from its declaration. Drops needs outside the `chosen` stages of the run. `container`:
+    settings of all stages' containers, which the declaration overrides. Raises PlanError."""
     unknown = set(declaration) - set(STAGE_DEFAULTS) - {"command", "workload"}
     if unknown or "command" not in declaration:
         problem = f"unknown keys {', '.join(sorted(unknown))}" if unknown else "no command"
@@ -275,7 +276,7 @@ def stage(
     merged["secrets"] = list(merged["secrets"])
     if merged["secrets"] and JOB not in merged["command"]:
         raise PlanError(f"{name}_workload.secrets: only jobs have secrets: declare a job (gpuval_jobs)")
-    requires = merged.pop("requires")  # the launch tries them
+    requires = merged.pop("requires")  # only the launch checks them
     for need in requires if isinstance(requires, (list, tuple)) else [requires]:
         is_need = isinstance(need, Mapping) and len({"import", "start"} & need.keys()) == 1
         if not is_need or need.keys() - REQUIREMENT_KEYS or not all(isinstance(word, str) for word in need.values()):
@@ -295,14 +296,14 @@ def stage(
 
 @functools.cache
 def shipped_readers() -> dict[str, dict[str, Any]]:
-    """What the runner can read of logs of programs, by their names, as a plan holds it (``outputs/programs.yml``).
-    Raises schemas.Invalid where the file breaks its schema."""
+    """{program: log reader, as a plan contains it}, of the programs in ``outputs/programs.yml`` whose output the runner
+    understands. Raises schemas.Invalid if the file breaks its schema."""
     programs = yaml_file.shipped(COLLECTION / "outputs/programs.yml", "outputs")["programs"]
     return {program["name"]: {key: program[key] for key in READER_KEYS if key in program} for program in programs}
 
 
 def readers(declaration: Any) -> list[dict[str, Any]]:
-    """Names of the log readers in a declaration's value: a name, a list of names, or None. Raises SettingError."""
+    """Log readers for the `output` value of a declaration: a name, a list of names, or None. Raises SettingError."""
     names = declaration if isinstance(declaration, list | tuple) else [declaration] if declaration else []
     if len(names) > MAX_READERS:
         raise SettingError(f"{len(names)} programs, at most {MAX_READERS} are read")
@@ -321,7 +322,8 @@ def _readers(name: str, declaration: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def checked_container(name: str, container: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the stage asks of its container; numbers that a template left as text are numbers. Raises PlanError."""
+    """Check container settings of the stage `name`, and convert numbers that a template left as text. None if no
+    setting has a value. Raises PlanError."""
     if unknown := sorted(container.keys() - _CONTAINER.keys()):
         raise PlanError(
             f"{name}_workload.container (or gpuval_container): unknown keys {', '.join(unknown)}"
@@ -340,7 +342,7 @@ def checked_container(name: str, container: Mapping[str, Any]) -> dict[str, Any]
 
 
 def accelerator(sku: str, gpu_count: int | None) -> dict[str, Any]:
-    """The accelerator expected for a SKU: `auto` leaves it to the node's facts, a catalogue name means GPUs."""
+    """The `accelerator` field of a plan. The vendor `auto` lets the node detect it; `gpu_count` None: any count."""
     if sku == "cpu":
         return {"vendor": "cpu", "count": 0}
     return {"vendor": sku if sku in GPU_VENDORS else "auto", "count": gpu_count}
@@ -353,15 +355,15 @@ def build(
     attempt: int = 1,
     images: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The plan (gpuval.plan/1) of one node. Raises PlanError when the node's own variables do not declare a stage.
-    `images` says by reference which image it stands for and where the node gets it."""
+    """The plan (gpuval.plan/1) of one node. `images`: {reference: image, and where the node gets it}. Raises PlanError
+    if the node's variables do not declare one of the `stages`."""
     undeclared = [name for name in stages if name not in declarations]
     if undeclared:
         raise PlanError(
             f"{settings.node}: gpuval_stages or gpuval_profile of this host leave out {', '.join(undeclared)}, which "
             "the run expects: set them alike for all hosts of a run"
         )
-    # Members meet at their nodes' addresses: in the host's network, whatever the containers of single nodes have.
+    # Nodes of a gang connect to each other's addresses: their containers use the host's network.
     container = {**settings.container, "ssh_keys": True, "network": None} if settings.gang else settings.container
     return {
         "schema": "gpuval.plan/1",
@@ -383,6 +385,6 @@ def for_attempt(plan: Mapping[str, Any], names: Sequence[str], attempt: int) -> 
 
 
 def with_needs(stages: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
-    """The named stages with all that they need, directly or not, in the order of the plan."""
+    """The named stages and all stages that they need, directly or not, in the order of the plan's `stages`."""
     by_name = {stage["name"]: stage for stage in stages}
     return _with_needed((), names, list(by_name), by_name, set())

@@ -1,6 +1,5 @@
-"""What a run's controller puts into the store beside run.json and the plans, so that the store alone tells the run:
-`run_criteria.json`, and what only the controller knows, in `run_watch.json`: nodes that were refused or not reached,
-what waits for its turn, what was not accepted as evidence."""
+"""Publishes in the store what only a run's controller knows, so that others can judge the run from the store alone:
+`run_watch.json` with unreachable, refused and waiting nodes and with refused evidence; and the verdict."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,14 +16,14 @@ from ..records.documents import FINAL_STATES
 from ..records.evidence import parse_key
 from . import folder as run_folder
 
-if TYPE_CHECKING:  # `make runs` needs no store, whose library takes a tenth of a second
+if TYPE_CHECKING:  # not imported at runtime: `make runs` needs no store, whose library takes a tenth of a second
     from ...module_utils.store import Store
 
 RUN_FILE, WATCH_FILE = "run.json", "run_watch.json"
 VERDICT_FILE = "verdict.json"
 PROGRESS_FILE = "run_progress.json"
 
-#: Max seconds between two heartbeats of a controller while it watches.
+#: Max seconds between two heartbeats that a controller uploads while it watches a run.
 SIGN_SECONDS = 60.0
 
 _LAUNCH = (
@@ -39,7 +38,7 @@ _hidden = SecretRedactor()
 
 @dataclass(frozen=True)
 class NodeUpdate:
-    """What is published of one node. `launch`: None before the first launch; `plan`: None before the plan was made."""
+    """A node's part of run_watch.json. `plan`, `launch`: None until made; `waits`: its turn has not come yet."""
 
     plan: Mapping[str, Any] | None
     launch: Mapping[str, Any] | None
@@ -57,8 +56,8 @@ def watch_document(
     silence_seconds: float,
     ended: bool,
 ) -> dict[str, Any]:
-    """The document gpuval.watch/1. Seconds count since the run was opened, and since its deadline counts. `window`: max
-    nodes at work, and max nodes that transfer images."""
+    """Make run_watch.json (gpuval.watch/1). `run_seconds`: since the run was opened; `begun_seconds`: since its
+    deadline counts; `window`: (max nodes at work, max nodes that transfer images); `silence_seconds`: no heartbeat."""
     plans: list[dict[str, Any]] = []
     places: dict[str, int] = {}
     described = {}
@@ -87,7 +86,7 @@ def watch_document(
 
 
 def published_launch(launch: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The part of a launch that verdicts and people need, without folders, commands, addresses of stores or secrets."""
+    """The fields of a launch that verdicts and people need: no paths, commands, store addresses or secrets."""
     if not launch or "state" not in launch:
         return None
     published = {key: _plain(launch[key]) for key in _LAUNCH if key in launch}
@@ -112,8 +111,8 @@ def _problems(problems: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass
 class DocumentPublisher:
-    """Uploads the watch's document to the store when it changed, and as a heartbeat. Keeps the last document in the
-    run's folder, for commands after the watch."""
+    """Uploads run_watch.json to the store when it changed, and as a heartbeat. Keeps the last one in the run's folder,
+    for commands after the watch."""
 
     folder: run_folder.RunFolder
     _published: dict[str, Any] = field(default_factory=dict)
@@ -133,15 +132,15 @@ class DocumentPublisher:
 
 @dataclass
 class WatchProgress:
-    """Publishes a summary of the records that the watch has read, as one object: readers need not read thousands. Only
-    final records are in it: others change with every heartbeat."""
+    """Publishes a summary of the records that the watch has read as one object, so that readers need not read
+    thousands. It has only final records, since others change with every heartbeat."""
 
     _records: dict[str, dict[str, Any]] = field(default_factory=dict)
     _new: bool = False
 
     def note(self, run: Mapping[str, Any], key: str, stamp: str | None, record: Mapping[str, Any] | None) -> None:
-        """Remember the record that was read under a store key. `record`: None if refused; `stamp`: version of the
-        store's object, None if the object may differ from the record."""
+        """Remember a record that was read from the store. `record`: None if refused; `stamp`: version of the store's
+        object, None if that object may differ from the record."""
         parts = parse_key(run["folder"], key)
         if parts is None:
             return
@@ -154,7 +153,7 @@ class WatchProgress:
         self._new = True
 
     def publish(self, store: "Store", run: Mapping[str, Any]) -> None:
-        """Raises StoreError."""
+        """Upload the summary if it changed. Raises StoreError."""
         if not self._new:
             return
         document = {"schema": "gpuval.progress/1", "run_id": run["run_id"], "records": self._records}
@@ -163,20 +162,20 @@ class WatchProgress:
 
 
 def judged(folder: run_folder.RunFolder) -> dict[str, Any] | None:
-    """The run's last verdict, with digests of its evidence; None before it. Raises RunError for a damaged file."""
+    """The run's verdict.json, with digests of its evidence; None before the first one. Raises RunError if damaged."""
     document = run_folder.read_kept(folder.verdict_file, "restore it, or validate under a new id", "verdict")
     return document if document and "evidence" in document else None
 
 
 def is_final(run: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> bool:
-    """Whether the verdict was made when the run had ended: what was there then is what counts from then on."""
+    """Whether the verdict was made after the end of the run. Evidence that arrives later no longer counts."""
     return bool(verdict and run["finished_at"] and verdict["judged_at"] >= run["finished_at"])
 
 
 def renewed(
     document: Mapping[str, Any], launches: Mapping[str, Mapping[str, Any]], problems: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The last document of a watch with what became known since: collecting asks nodes, and refuses records."""
+    """Update run_watch.json after the watch with launches and problems that collecting evidence found."""
     passed = max(0.0, run_folder.seconds_since(document["updated_at"]))
     nodes = {
         name: {**node, "launch": published_launch(launches.get(name)) or node["launch"]}
@@ -200,8 +199,8 @@ def put(store: "Store", run: Mapping[str, Any], name: str, document: Mapping[str
 def keep_verdict(
     folder: run_folder.RunFolder, report: Mapping[str, Any], excused: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Write the least of a report, a fraction of it in size. ``excused``: all faults of nodes of
-    which some decided nothing, for later runs."""
+    """Write verdict.json: verdicts, faults and digests of evidence of a report. ``excused``: {node: its
+    faults, and changes of speed that its peers excuse}, which later runs count."""
     nodes = {node["name"]: node for node in report["nodes"]}
     document = {
         "schema": "gpuval.verdict/1",

@@ -1,4 +1,4 @@
-"""What an operator set, held against what the roles declare in `meta/argument_specs.yml`."""
+"""Checks the settings of an operator against what the roles declare in `meta/argument_specs.yml`."""
 
 import json
 import math
@@ -26,13 +26,13 @@ from ..core.stages import profiles as profile_files
 from ..core.text import meant, nearest_spelling
 from . import datasets, folder
 
-#: The entry point of the shared settings. It is not `main`, which Ansible would check in a process per node.
+#: Entry point of the shared settings in argument specs. Ansible would check `main` in a process for each node.
 SHARED_ENTRY = "settings"
 PREFIX = "gpuval_"
 STAGES = "gpuval_stages"
-#: Lists the variables of a site that look like settings.
+#: Setting that lists a site's own variables whose names look like settings.
 OWN = "gpuval_own_variables"
-#: In the variables of a play that opens a run.
+#: Variable that marks plays which open a run.
 OPENS_RUN = "run_opens"
 #: Variables of hosts that the collection's inventories and playbooks set, and that no role declares.
 OF_HOSTS = frozenset(
@@ -43,7 +43,7 @@ OF_HOSTS = frozenset(
 )
 #: Variables of plugins whose names resemble those of ssh.
 _OF_OTHER_PLUGINS = re.compile("ansible_(ksu|oc|sesu|su)_")
-#: A name this close to a setting is a mistyped one, whatever it begins with.
+#: Similarity from which a variable's name counts as a mistyped setting, whatever its prefix.
 VERY_CLOSE = 0.9
 #: Names that S3 and Kubernetes accept.
 BUCKET = (re.compile(r"(?=.{3,63}$)[a-z0-9]+([.-][a-z0-9]+)*"), "3 to 63 small letters, digits, '-' and '.'")
@@ -62,9 +62,9 @@ MAX_SHOWN = 60
 _WORKLOAD = "_workload"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-#: What a bound in ``files/stage.yml`` of a stage means.
+#: Comparison for each kind of bound that a stage declares in its ``files/stage.yml``.
 BOUNDS = {"more_than": operator.gt, "at_least": operator.ge, "less_than": operator.lt, "at_most": operator.le}
-#: For settings of no stage what fits, and the problem with what does not; `_rule_of` has those of stages.
+#: {setting: (test of a right number, message for a wrong one)}, without settings of stages, for which see `_rule_of`.
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "gpuval_deadline_seconds": (lambda n: n > 0, "must be more than 0"),
     "gpuval_gang_expected_bytes_per_second": (lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
@@ -86,19 +86,19 @@ RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
 
 @dataclass(frozen=True)
 class Declared:
-    """``options`` as an argument spec, ``defaults`` as the roles' files have them, templates and all."""
+    """All declared settings. ``options``: {setting: argument spec}; ``defaults``: of the roles, untemplated."""
 
     options: Mapping[str, Mapping[str, Any]]
     defaults: Mapping[str, Any]
-    #: Those of them that every playbook uses.
+    #: Settings that every playbook uses.
     shared: frozenset[str] = frozenset()
-    #: What a name begins with that must be a setting.
+    #: Prefixes of variables that must be declared settings.
     prefixes: tuple[str, ...] = (PREFIX,)
 
 
 @extensions.cached
 def declared() -> Declared:
-    """What all roles and the stages of extensions declare together."""
+    """The settings that all roles, and stages of extensions, declare."""
     options: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     shared: frozenset[str] = frozenset()
@@ -124,14 +124,14 @@ def is_shipped(stage: str) -> bool:
 
 
 def changed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared variables that differ from their default, as they are before templating."""
+    """Settings in a host's variables that differ from their default, with values before templating."""
     defaults = declared().defaults
     names = (name for name in declared().options if name in values)
     return {name: values[name] for name in names if name not in defaults or values[name] != defaults[name]}
 
 
 def problems(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with templated values of declared variables, each by its name first; secrets are not shown."""
+    """Messages on wrong values of settings. Each begins with the setting and hides secrets. ``values``: templated."""
     messages = []
     for name, value in values.items():
         option = declared().options[name]
@@ -142,19 +142,19 @@ def problems(values: Mapping[str, Any]) -> list[str]:
     return messages
 
 
-#: Settings that name what ships or an extension has, with its kind and what else they may be.
+#: {setting that names an extension or a shipped part: (kind of extension, further values)}.
 NAMED = {"gpuval_runtime": ("engines", ("host", "auto")), "gpuval_placement": ("schedulers", ())}
 
 
 def converted(name: str, value: Any) -> Any:
-    """A right value as its declared type, which text may stand for."""
+    """Convert a valid value of a setting to the setting's declared type."""
     spec = {name: declared().options[name]}
     checked = ArgumentSpecValidator(spec).validate({name: value}, validate_role_argument_spec=True)
     return checked.validated_parameters[name]
 
 
 def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
-    """What is wrong with one value, in words; empty if it is right."""
+    """Message on a wrong value of the setting `name`; empty if the value is right. `option`: its argument spec."""
     if name in NAMED:
         of_kind, other_choices = NAMED[name]
         option = {**option, "choices": [*extensions.found(of_kind), *other_choices]}
@@ -199,7 +199,7 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
 
 
 def _rule_of(name: str) -> tuple[Callable[[float], bool], str]:
-    """What fits a number by the bounds that its stage declares, and the problem with others; else 0 or more."""
+    """(test, message for wrong numbers) of a numeric setting by its stage's bounds; without bounds 0 or more."""
     declared_bounds = (traits.bounds for traits in traits_of_stages().values())
     bounds = next((bounds[name] for bounds in declared_bounds if name in bounds), {"at_least": 0})
     rule = ", ".join(f"{key.replace('_', ' ')} {limit:g}" for key, limit in bounds.items())
@@ -212,9 +212,8 @@ def _shown(value: Any) -> str:
 
 
 def gang_problems(right: Mapping[str, Any], search_round_seconds: float = 0.0) -> list[str]:
-    """What is wrong with settings of gangs of which each is right, found before the hours of the nodes' own stages.
-    Those not in ``right`` have their default. ``search_round_seconds``: what a round of the search may take, 0 where
-    there is none."""
+    """Messages on multi-node settings that contradict each other, before the other stages take hours. ``right``: valid
+    values; ``search_round_seconds``: max time of a round in the search for a bad node, 0 without search."""
     problems = []
     values = {**declared().defaults, **right}
     port, ssh_port = values["gpuval_gang_port"], values["gpuval_gang_ssh_port"]
@@ -226,7 +225,7 @@ def gang_problems(right: Mapping[str, Any], search_round_seconds: float = 0.0) -
 
 
 def unknown(names: Iterable[str], own_names: Iterable[str] = ()) -> dict[str, str]:
-    """What is wrong with variables that look like a setting and are none. ``own_names``: patterns of a site's names."""
+    """{variable: message}, of variables that look like settings but are none. ``own_names``: patterns to ignore."""
     messages, patterns, specs = {}, list(own_names), declared()
     for name in sorted(names):
         if name in specs.options or name in specs.defaults or name in OF_HOSTS or name in connection_variables():
@@ -249,7 +248,7 @@ def unknown(names: Iterable[str], own_names: Iterable[str] = ()) -> dict[str, st
 
 @cache
 def connection_variables() -> frozenset[str]:
-    """The variables of Ansible that say how to reach a host over SSH and become another user, as it documents them."""
+    """Ansible's documented variables for connecting to a host over SSH and becoming another user."""
     options = list(constants.config.get_configuration_definitions().values())
     for loader, kind, plugin in ((connection_loader, "connection", "ssh"), (become_loader, "become", "sudo")):
         loader.get(plugin, class_only=True)  # reads its documentation
@@ -260,7 +259,7 @@ def connection_variables() -> frozenset[str]:
 
 
 def stages(values: Iterable[str], jobs: Iterable[str] = ()) -> list[str]:
-    """Stages that are declared, by gpuval, by extensions, by variables of the play or by jobs."""
+    """Names of all declared stages: of gpuval, extensions, `*_workload` variables in ``values``, and ``jobs``."""
     workload_stages = (name.removesuffix(_WORKLOAD) for name in values if name.endswith(_WORKLOAD))
     return sorted({*extensions.found("stages"), *jobs, *workload_stages})
 
@@ -268,7 +267,8 @@ def stages(values: Iterable[str], jobs: Iterable[str] = ()) -> list[str]:
 def unknown_stages(
     right: Mapping[str, Any], profiles: Any, values: Iterable[str], jobs: Iterable[str] = ()
 ) -> list[str]:
-    """What is wrong with profiles, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
+    """Messages on unknown profiles, and on unknown stages in gpuval_stages and in a site's own profiles. ``right``:
+    valid settings; ``profiles``: gpuval_profiles; ``values``: variables of a host; ``jobs``: names."""
     messages, choices = [], stages(values, jobs)
     profile = right.get("gpuval_profile")
     if profile is not None and isinstance(profiles, Mapping) and profile not in profiles:
@@ -295,28 +295,28 @@ def unknown_stages(
 
 
 def unknown_tags(tags: Iterable[str], option: str = "--tags") -> list[str]:
-    """Tags that are close to a stage and are none. Others may be those of tasks of one's own."""
+    """Messages on tags that look like mistyped stages. Other tags may belong to a site's own tasks."""
     stage_names = extensions.found("stages")
     near = ((tag, meant(tag, stage_names, 0.8)) for tag in tags if tag not in stage_names)
     return [f"{option} {tag}: no such stage{remark}" for tag, remark in near if remark]
 
 
 def check_form(name: str, form: tuple[re.Pattern[str], str], value: str) -> None:
-    """Raises SettingError for a name of another form."""
+    """Raise SettingError if a value breaks the form (pattern, description of it). ``name``: of the setting."""
     pattern, words = form
     if not pattern.fullmatch(value):
         raise SettingError(f"{name} {_shown(value)}: must be {words}")
 
 
 def check_names(values: Mapping[str, Any]) -> None:
-    """Raises SettingError for a key that is no setting, of settings for other runs."""
+    """Raise SettingError if a key of ``values``, settings for recurring runs, is no setting."""
     for name in values:
         if name not in declared().options:
             raise SettingError(f"no setting {name}{_nearest(str(name), 0.6)}")
 
 
 def check_floors(variable: str, floors: Mapping[str, Any]) -> None:
-    """Raises SettingError for floors of storage: a name that no figure has, or no number above 0."""
+    """Raise SettingError for a wrong {figure: minimum} of storage tests: an unknown figure, or no number above 0."""
     for name, limit in floors.items():
         if name not in table.FIGURES:
             tests = ", ".join(test.name for test in table.TESTS)
@@ -331,13 +331,13 @@ def check_floors(variable: str, floors: Mapping[str, Any]) -> None:
 
 
 def check_file(name: str, path: str) -> None:
-    """Raises SettingError for a file that is not there."""
+    """Raise SettingError if the file that the setting ``name`` names is missing on the controller."""
     if not Path(path).expanduser().is_file():
         raise SettingError(f"{name} {path}: there is no such file on the controller")
 
 
 def check_folder(name: str, path: Path) -> None:
-    """Raises SettingError for a folder that cannot be written. Creates nothing."""
+    """Raise SettingError if the folder that the setting ``name`` names cannot be written. Creates nothing."""
     existing = next(one for one in (path, *path.parents) if one.exists())
     if not existing.is_dir():
         raise SettingError(f"{name} {path}: {existing} is a file: set it to a folder")

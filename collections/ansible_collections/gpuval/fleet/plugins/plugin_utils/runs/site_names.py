@@ -1,4 +1,4 @@
-"""Names, addresses and secrets of a site that no copy of a run for others may contain."""
+"""Collects a site's names, addresses and secrets, which copies of a run for others must not contain."""
 
 import contextlib
 import json
@@ -16,23 +16,23 @@ from . import job_secrets
 
 
 def hosts_of(nodes: Iterable[str], task_vars: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Variables by host: of a run's nodes that are still in the inventory, and of the play's hosts."""
+    """{host: its variables}, of a run's nodes that are still in the inventory, and of the play's hosts."""
     names = dict.fromkeys([*nodes, *task_vars["ansible_play_hosts_all"]])
     return {name: task_vars["hostvars"][name] for name in names if name in task_vars["hostvars"]}
 
 
 def variables_of(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By host, its variables that hold names, addresses or secrets."""
+    """{host: its variables that hold names, addresses or secrets}."""
     variables = {host: {name: values[name] for name in VARIABLES if name in values} for host, values in hosts.items()}
     for host, values in hosts.items():
         for name in filter(is_secret_variable, values.keys() - variables[host].keys()):
-            with contextlib.suppress(AnsibleError):  # a template that has no value, of no use here
+            with contextlib.suppress(AnsibleError):  # a template without a value names nothing
                 variables[host][name] = values[name]
     return variables
 
 
 def sensitive_of(variables: Mapping[str, Mapping[str, Any]], store: Mapping[str, Any]) -> Sensitive:
-    """What controller, inventory and store know. ``variables``: as `variables_of` returns; ``store``: the option."""
+    """All that copies of a run must not contain. ``variables``: from `variables_of`; ``store``: the `store` option."""
     sensitive = Sensitive()
     sensitive.add_controller(project_path("."))
     for node, values in variables.items():
@@ -45,7 +45,7 @@ def sensitive_of(variables: Mapping[str, Mapping[str, Any]], store: Mapping[str,
 
 
 def secrets_of_store(directory: Path) -> set[str]:
-    """Secret keys of the embedded store in `directory`, to redact."""
+    """Secret keys in store.json of the embedded store in `directory`; empty if the file is unreadable."""
     try:
         state = json.loads((directory / "store.json").read_text())
         return {state[side]["secret_key"] for side in ("writer", "reader", "signer")}

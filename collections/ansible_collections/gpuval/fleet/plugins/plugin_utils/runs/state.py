@@ -1,4 +1,4 @@
-"""The states of a run and which controllers work on it, as run.json keeps them. Every command reads them here."""
+"""The states of a run, and the controllers that work on it, from the field `state` of run.json."""
 
 import socket
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import psutil
 
 OPENED, PREPARING, WORKING, COLLECTING = "opened", "preparing", "working", "collecting"
 JUDGED, FAILED = "judged", "failed"
-#: What a controller may do next. Gangs work after a collection.
+#: {state: states that may follow}. Multi-node tests work after the collection of single-node evidence.
 NEXT: Mapping[str, tuple[str, ...]] = {
     OPENED: (PREPARING, WORKING, FAILED),
     PREPARING: (WORKING, FAILED),
@@ -18,25 +18,25 @@ NEXT: Mapping[str, tuple[str, ...]] = {
     JUDGED: (),
     FAILED: (),
 }
-#: States of which no node knows yet.
+#: States in which no node has begun.
 BEFORE_WORK = (OPENED, PREPARING)
 
-#: Why a run failed that a clean ended after its controller was gone.
+#: Reason of a failed run that `make clean` ended after its controller was gone.
 CLEANED = "it was ended by `make clean`"
-#: What resumes a run whose controller is gone.
+#: Text of the command that resumes a run whose controller is gone.
 RESUME = "`make validate` resumes it"
 
-#: A controller on another host counts as lost so many seconds after its last heartbeat; while it prepares or judges it
-#: sends fewer.
+#: Seconds without heartbeat after which a controller on another host counts as lost: while nodes work, and while it
+#: prepares or judges, with fewer heartbeats.
 LOST_SECONDS, QUIET_SECONDS = 150.0, 900.0
-#: A process of the same id that began at another time is another one; clocks that are set make some difference.
+#: Max difference between two start times of one process, since clocks are adjusted. Process ids are reused.
 SAME_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A run's state as it is now. `attended`: a controller works on it, None where that is not known; `overdue`: none
-    does, and none resumes it, since its deadline has passed; `resume`: what resumes one whose controller is gone."""
+    """A run's present state. `attended`: whether a controller works on it, None if unknown; `started`: a node has
+    begun; `overdue`: no controller works on it and the deadline has passed; `resume`: command that resumes it then."""
 
     name: str
     reason: str
@@ -49,7 +49,7 @@ class Seen:
 
     @property
     def never_started(self) -> bool:
-        """It failed before any node began."""
+        """Whether the run failed before any node began."""
         return self.name == FAILED and not self.started
 
     def line(self) -> str:
@@ -64,12 +64,12 @@ class Seen:
 
 
 def this_process(pid: int, at: str) -> dict[str, Any]:
-    """The controller as run.json names it: `pid` is that of ansible-playbook."""
+    """A controller on this host as an entry of run.json. `pid`: of ansible-playbook; `at`: time (RFC 3339)."""
     return {"host": socket.gethostname(), "pid": pid, "began": round(psutil.Process(pid).create_time(), 1), "since": at}
 
 
 def is_running(worker: Mapping[str, Any]) -> bool:
-    """Whether a controller of this host is still there."""
+    """Whether the process of a controller on this host, an entry of run.json, still runs."""
     try:
         process = psutil.Process(worker["pid"])
         is_same = abs(process.create_time() - worker["began"]) < SAME_START_SECONDS
@@ -79,19 +79,20 @@ def is_running(worker: Mapping[str, Any]) -> bool:
 
 
 def of(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The state as it is kept; of a run that keeps none, as far as it shows."""
+    """The field `state` of run.json; for a run of release 1.0, which lacks it, as far as other fields show it."""
     name = WORKING if run["finished_at"] is None else JUDGED
     at = run["created_at"]
     return run.get("state") or {"name": name, "since": at, "opened_at": at, "started_at": at, "workers": []}
 
 
 def opened_at(run: Mapping[str, Any]) -> str:
-    """When a controller opened it last; empty for a run.json that cannot be read."""
+    """Time (RFC 3339) when a controller last opened the run; empty if run.json was unreadable."""
     return (run.get("state") or {}).get("opened_at") or run.get("created_at") or ""
 
 
 def opened(run: Mapping[str, Any], worker: Mapping[str, Any], at: str) -> dict[str, Any]:
-    """The state of a run that a controller opens, resumes or attaches to: what works, or is collected, still does."""
+    """The state after the controller `worker` opened, resumed or joined a run at the time `at`. A run whose nodes work,
+    or whose evidence is collected, stays in that state."""
     before = run.get("state") or {"name": OPENED, "since": at}
     stays = before["name"] in (WORKING, COLLECTING)
     times = {key: before[key] for key in ("started_at", "cleaned_at") if key in before}
@@ -101,7 +102,7 @@ def opened(run: Mapping[str, Any], worker: Mapping[str, Any], at: str) -> dict[s
 
 
 def _others(state: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The controllers but this one, without those of this host that are gone."""
+    """Controllers of a run other than `worker`, without those on its host whose process has ended."""
     return [
         other
         for other in state.get("workers", ())
@@ -111,14 +112,15 @@ def _others(state: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Mapping
 
 
 def only_opened(run: Mapping[str, Any], pid: int) -> bool:
-    """Whether the run never started, and the controller `pid` of this host works on it, and no other does."""
+    """Whether no node of a run began, and only the controller with process id `pid` on this host works on it."""
     state, controller = of(run), {"host": socket.gethostname(), "pid": pid}
     works = any((one["host"], one["pid"]) == (controller["host"], pid) for one in state["workers"])
     return works and not state.get("started_at") and not _others(state, controller)
 
 
 def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str = "") -> dict[str, Any] | None:
-    """The state after a step of the controller `pid` of this host; None where that is no step, or not its run."""
+    """The run's state after the controller `pid` of this host set it to `name` at the time `at`. None if `name` may not
+    follow, or that controller does not work on the run."""
     state = run.get("state")
     host = socket.gethostname()
     if not state or name not in NEXT[state["name"]]:
@@ -134,9 +136,9 @@ def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str =
 
 
 def seen(run: Mapping[str, Any], sign_age: float | None, *, in_time: bool = True, resume: str = RESUME) -> Seen:
-    """The state as it is now; a run whose controller ended before a node began has failed. `sign_age`: seconds since
-    the last heartbeat of a controller, None where none is known; `in_time`: its deadline has not passed, so that a
-    controller resumes it; `resume`: what does."""
+    """The run's present state. A run whose controller ended before a node began has failed. `sign_age`: seconds since
+    the last heartbeat of a controller, None if unknown; `in_time`: whether the deadline has not passed, so that a
+    command can resume the run; `resume`: text of that command."""
     state = of(run)
     name, reason = state["name"], state.get("reason", "")
     attended = _attended(state, sign_age)
@@ -153,7 +155,7 @@ def seen(run: Mapping[str, Any], sign_age: float | None, *, in_time: bool = True
 
 
 def _attended(state: Mapping[str, Any], sign_age: float | None) -> bool | None:
-    """One of its controllers works on it."""
+    """Whether a controller works on the run; None if unknown. `sign_age`: seconds since its last heartbeat."""
     if not state["workers"]:
         return None
     host = socket.gethostname()
@@ -166,6 +168,6 @@ def _attended(state: Mapping[str, Any], sign_age: float | None) -> bool | None:
 
 
 def to_clean(run: Mapping[str, Any]) -> bool:
-    """Whether something may be left of it on nodes or a cluster: it was not cleaned since it was last opened."""
+    """Whether a run may have left something on nodes or a cluster, since it was not cleaned after its last opening."""
     state = of(run)
     return not state.get("cleaned_at") or state["cleaned_at"] < state["opened_at"]
