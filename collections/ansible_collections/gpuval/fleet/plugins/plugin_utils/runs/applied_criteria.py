@@ -54,8 +54,7 @@ def keep_criteria(
     """Copy criteria and baseline (paths) into the run's folder, since the files may change; what is empty here stays as
     it was there. Raises OSError for an unreadable file, RunError for files that are too large to keep."""
     path, document = folder.criteria_file, document_of(folder, criteria, baseline)
-    kept_standings = list(standings) or kept_criteria(folder).get("standings", [])
-    if kept_standings:
+    if kept_standings := list(standings) or kept_criteria(folder).get("standings", []):
         document["standings"] = kept_standings
     data = (json.dumps(document) + "\n").encode()
     if len(data) > MAX_JUDGING_BYTES:

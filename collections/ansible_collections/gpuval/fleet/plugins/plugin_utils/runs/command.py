@@ -82,6 +82,5 @@ class RunCommand:
         if run_id not in ("", LATEST):
             return
         since = state.opened_at(read_object(chosen.run_file))
-        newer_runs = origin.others_line(of_others(chosen.results, self.inventory, since))
-        if newer_runs:
+        if newer_runs := origin.others_line(of_others(chosen.results, self.inventory, since)):
             self.display.display(f"newer runs of other inventories: {newer_runs}")

@@ -56,8 +56,7 @@ def parse(declared: Iterable[Any]) -> list[DatasetSource]:
 def _parse(setting: str, entry: Any) -> DatasetSource:
     if not isinstance(entry, Mapping):
         raise DatasetError(f"{setting}: {entry!r} is no dataset: write {{name: ..., source: ...}}")
-    unknown = sorted(map(str, set(entry) - KEYS))
-    if unknown:
+    if unknown := sorted(map(str, set(entry) - KEYS)):
         near = meant(unknown[0], KEYS)
         raise DatasetError(f"{setting}: unknown keys {', '.join(unknown)}{near}; known are {', '.join(sorted(KEYS))}")
     name, source = str(entry.get("name") or ""), str(entry.get("source") or "")

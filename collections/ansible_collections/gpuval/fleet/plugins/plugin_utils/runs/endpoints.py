@@ -37,8 +37,7 @@ def parse(value: Any) -> list[dict[str, Any]]:
         )
     endpoints = [_parse(entry, f"{SETTING}[{number}]") for number, entry in enumerate(value)]
     names = [entry["name"] for entry in endpoints]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise SettingError(f"{SETTING}: two endpoints have the name {twice}: rename one")
     return endpoints
 
@@ -47,11 +46,9 @@ def _parse(entry: Any, where: str) -> dict[str, Any]:
     if not isinstance(entry, Mapping):
         raise SettingError(f"{where}: must be a mapping: {{name: s3, url: https://HOST/PATH}}")
     keys = [*TEXTS, *FIGURES]
-    unknown = [str(key) for key in entry if key not in keys]
-    if unknown:
+    if unknown := [str(key) for key in entry if key not in keys]:
         raise SettingError(f"{where}: unknown keys {', '.join(unknown)}{meant(unknown[0], keys)}")
-    wrong = next((key for key in TEXTS if not isinstance(entry.get(key, ""), str)), None)
-    if wrong:
+    if wrong := next((key for key in TEXTS if not isinstance(entry.get(key, ""), str)), None):
         raise SettingError(f"{where}: {wrong} must be text")
     if not _NAME.fullmatch(entry.get("name", "")):
         raise SettingError(f"{where}: give a name of up to 64 letters, digits, '.', '_' and '-'")

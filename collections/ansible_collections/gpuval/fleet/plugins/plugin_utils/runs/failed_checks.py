@@ -1,9 +1,9 @@
 """Decides when a cluster node loses its mark FAIL: after a later run in which it passed all that it failed or lacked.
 Pure.
 
-A training says nothing on a node's links, a test of pairs nothing on its memory. So each failed node's annotation lists
-its open checks: `stage/check` for one that failed, `stage/` for a stage of which required evidence was
-missing, `?` where that is unknown.
+A training proves nothing on a node's links, a test of pairs nothing on its memory. So each failed node's annotation
+lists its open checks: `stage/check` for one that failed, `stage/` for a stage of which required evidence was missing,
+`?` where that is unknown.
 """
 
 from collections.abc import Collection, Mapping

@@ -31,8 +31,7 @@ def values(names: Iterable[str], store: Mapping[str, Any]) -> dict[str, str]:
     path = store.get("secrets_file")
     given_here = {**(flat(read(project_path(path))) if path else {}), **_texts(store.get("secrets") or {})}
     secrets = {name: given_here.get(name) or os.environ.get(name, "") for name in names}
-    problems = [text for name, value in secrets.items() if (text := problem(name, value))]
-    if problems:
+    if problems := [text for name, value in secrets.items() if (text := problem(name, value))]:
         raise SecretError("; ".join(problems))
     return secrets
 

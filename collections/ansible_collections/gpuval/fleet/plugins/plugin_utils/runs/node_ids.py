@@ -74,8 +74,7 @@ def checked(entries: Iterable[tuple[str, str]], subject: str) -> dict[str, str]:
         if not worker:
             problems.append(f"the id {identity!r} has no worker")
             continue
-        wrong = unsafe(identity)
-        if wrong:
+        if wrong := unsafe(identity):
             problems.append(f"the id {identity[:MAX_ID]!r} of {worker} {wrong}")
             continue
         if worker in ids:

@@ -78,8 +78,7 @@ def with_datasets(
     together = list(gang_stages)
     for name in [*profile, *together]:
         dataset_names = _datasets(name, declarations.get(name, {}))
-        unknown = [one for one in dataset_names if datasets.STAGE + one not in declarations]
-        if unknown:
+        if unknown := [one for one in dataset_names if datasets.STAGE + one not in declarations]:
             declared = [one.removeprefix(datasets.STAGE) for one in declarations if one.startswith(datasets.STAGE)]
             raise PlanError(
                 f"datasets of {name}: no dataset {unknown[0]}{meant(unknown[0], declared)}; gpuval_datasets "
@@ -121,8 +120,7 @@ def select_stages(
 ) -> list[str]:
     """Stages of the profile that the tags choose, in its order, with `facts` and the stages that the chosen ones need.
     Raises PlanError for an undeclared stage, an unknown log reader, or if no stage is left."""
-    undeclared = [name for name in profile if name not in declarations]
-    if undeclared:
+    if undeclared := [name for name in profile if name not in declarations]:
         raise PlanError(
             f"no workload is declared for {', '.join(undeclared)}: "
             f"define {undeclared[0]}_workload, or correct gpuval_stages"
@@ -357,8 +355,7 @@ def build(
 ) -> dict[str, Any]:
     """The plan (gpuval.plan/1) of one node. `images`: {reference: image, and where the node gets it}. Raises PlanError
     if the node's variables do not declare one of the `stages`."""
-    undeclared = [name for name in stages if name not in declarations]
-    if undeclared:
+    if undeclared := [name for name in stages if name not in declarations]:
         raise PlanError(
             f"{settings.node}: gpuval_stages or gpuval_profile of this host leave out {', '.join(undeclared)}, which "
             "the run expects: set them alike for all hosts of a run"

@@ -90,8 +90,7 @@ def published_launch(launch: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if not launch or "state" not in launch:
         return None
     published = {key: _plain(launch[key]) for key in _LAUNCH if key in launch}
-    contact = launch.get("contact")
-    if contact:
+    if contact := launch.get("contact"):
         published["contact"] = {key: _plain(contact[key]) for key in _CONTACT if key in contact}
     return published
 

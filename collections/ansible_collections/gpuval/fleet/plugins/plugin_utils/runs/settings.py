@@ -135,8 +135,7 @@ def problems(values: Mapping[str, Any]) -> list[str]:
     messages = []
     for name, value in values.items():
         option = declared().options[name]
-        problem = _problem(name, value, option)
-        if problem:
+        if problem := _problem(name, value, option):
             value_text = "" if option.get("no_log") else f" {_shown(value)}"
             messages.append(f"{name}{value_text}: {problem}")
     return messages

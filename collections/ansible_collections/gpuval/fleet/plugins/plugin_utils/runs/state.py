@@ -121,8 +121,7 @@ def only_opened(run: Mapping[str, Any], pid: int) -> bool:
 def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str = "") -> dict[str, Any] | None:
     """The run's state after the controller `pid` of this host set it to `name` at the time `at`. None if `name` may not
     follow, or that controller does not work on the run."""
-    state = run.get("state")
-    host = socket.gethostname()
+    state, host = run.get("state"), socket.gethostname()
     if not state or name not in NEXT[state["name"]]:
         return None
     if not any((worker["host"], worker["pid"]) == (host, pid) for worker in state["workers"]):

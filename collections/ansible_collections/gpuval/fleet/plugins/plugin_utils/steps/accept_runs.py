@@ -1,4 +1,4 @@
-"""Join runs to one acceptance: acceptance.json, its letter and its block; fails unless every expected node is PASS."""
+"""Join runs to one acceptance: write acceptance.json and a letter, and fail unless every expected node is PASS."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..runs.action import RunAction
 from ..runs.folder import RunError
 
 FILE, LETTER = "acceptance.json", "acceptance.html"
-#: Seconds by which clocks of controllers may differ.
+#: Max seconds by which the end of a run may lie in the future, since clocks of controllers differ.
 MAX_AHEAD_SECONDS = 60.0
 MAX_WINDOW_DAYS = 3650
 
@@ -72,7 +72,7 @@ def accept_runs(
 
 
 def _bundle_of(run, folder, state_dir):
-    """The entry of a run for its sealed evidence bundle, if it has this report. Raises RunError for a damaged one."""
+    """The `bundle` field of a run in acceptance.json, if ``folder`` has its sealed evidence bundle. Raises RunError."""
     report = folder / RUN / "report.json"
     if not (
         (folder / statement.STATEMENT).is_file() and report.is_file() and sha256_of(report) == run["report_sha256"]
@@ -86,7 +86,7 @@ def _bundle_of(run, folder, state_dir):
 
 
 def _write_letter(path, known):
-    """Write the letter of an acceptance.json, from the reports of its runs."""
+    """Write acceptance.html for the acceptance.json at ``path``. ``known``: {run id: its folder}."""
     document = run_folder.read_object(path)
     run_ids = {document["first_run"], *(run["run_id"] for run in document["runs"] if run["accepts"])}
     reports = {one: report_file.unpacked(report_file.read(known[one].path / "report.json")) for one in run_ids}
@@ -94,7 +94,7 @@ def _write_letter(path, known):
 
 
 def _ensure_judged(heads, known, named, since, inventory):
-    """Raise RunError for a run that the acceptance cannot judge by, but needs: ``heads`` are the reports' by run id."""
+    """Raise RunError if a needed run has no usable report. ``heads``: {run id: `run` of its report}."""
     for run_id, folder in known.items():
         run = run_folder.read_object(folder.run_file)
         began = run.get("created_at", "") >= since and run_state.of({"finished_at": None, **run}).get("started_at")
@@ -108,6 +108,7 @@ def _ensure_judged(heads, known, named, since, inventory):
 
 
 def _problem_of(head):
+    """What an acceptance lacks of a report, whose `run` is ``head``; empty if nothing."""
     if head is None:
         return "has no final report, and every run counts: wait for its end, or {report}"
     if "criteria" not in head:

@@ -28,7 +28,7 @@ def baseline(
 ) -> dict[str, Any]:
     if state == "compared":
         if not (before and after):
-            raise SettingError("two files are compared: give baseline_before and baseline_after")
+            raise SettingError("a comparison needs two files: set baseline_before and baseline_after")
         old, new = baseline_file.read(Path(before)), baseline_file.read(Path(after))
         changes = compare.diff(old, new)
         lines = [f"from {old.title} to {new.title}:", *compare.lines(changes)]
@@ -49,7 +49,7 @@ def baseline(
     return result
 
 
-def _lines(document, path, into):
+def _lines(document, path, directory):
     """Lines on a baseline: its sources, its repeatability, and its changes since the last version."""
     base = document["made_from"]
     left_out = ", ".join(f"{count} {verdict}" for verdict, count in base["left_out"].items())
@@ -63,7 +63,7 @@ def _lines(document, path, into):
     if spreads:
         return [*lines, f"use them with gpuval_baseline={path}: such a run is PARTIAL, and cannot be {base['run_id']}"]
     lines += compare.repeatability(document)
-    earlier = into / baseline_file.file_name({**document, "version": document["version"] - 1})
+    earlier = directory / baseline_file.file_name({**document, "version": document["version"] - 1})
     if earlier.exists():
         lines.append(f"since version {document['version'] - 1}:")
         lines += compare.lines(compare.diff(baseline_file.read(earlier), baseline_file.Baseline(document)))

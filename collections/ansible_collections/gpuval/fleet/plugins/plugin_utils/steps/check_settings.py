@@ -32,18 +32,18 @@ from ..ssh.prober import SSH
 from ..store import access
 from ..watch.scheduler import scheduler_of
 
-# With the import, which is before Ansible forks a worker for each task that needs them.
+# Read at import: the workers that Ansible forks for tasks inherit the cached files.
 stages.variables("")
 
 MOST_NAMED = 5
 MOST_LINES = 40
-#: What says which cluster, and where on it.
+#: Settings that choose the cluster, and the namespace in it.
 CLUSTER = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
 TWO_STORES = "only the embedded store uses it, and gpuval_s3_endpoint names an S3 service: set one, the other empty"
 KEY_FILE = "ansible_ssh_private_key_file"
-#: Parts of a play, by a variable of their role.
+#: Variable of the role model_preload: only plays that upload models have it.
 LOADS_MODEL = "model_preload_transfers"
-#: What finds more than a wrong type: raises GpuvalError for a value that is not empty.
+#: {setting: check beyond its type}. A check gets a value that is not empty, and raises GpuvalError for a wrong one.
 CHECKS = {
     "gpuval_bucket": partial(settings.check_form, "gpuval_bucket", settings.BUCKET),
     "gpuval_container": partial(plans.checked_container, "gpuval"),
@@ -69,7 +69,7 @@ CHECKS = {
     "storage_floors": partial(settings.check_floors, "storage_floors"),
     "storage_shared_floors": partial(settings.check_floors, "storage_shared_floors"),
 }
-#: The same for settings that name files, which only playbooks that use them need.
+#: {setting that names a file or folder: check}, for playbooks that use those.
 FILES = {
     "gpuval_baseline": lambda path: baseline.read(Path(path)),
     "gpuval_node_ids": node_ids.NodeIdReader(project_path),
@@ -106,7 +106,7 @@ class SettingsCheck:
         self._tags = {name: list(task_vars.get(name) or ()) for name in ("ansible_run_tags", "ansible_skip_tags")}
         self._remarks: set[str] = set()
         self._looked_at: dict[tuple[str, str], tuple[list[str], Any]] = {}
-        #: Places of the settings in `.env` files, and those of them that nothing else sets.
+        #: {setting: file and line that set it in `.env` files}, and the names of those that nothing overrides.
         self.env_places: dict[str, str] = {}
         self.env_settings: set[str] = set()
 
@@ -118,7 +118,7 @@ class SettingsCheck:
             stage_traits.traits_of_stages()
             env = env_file.read(self.action.task_vars.get("ansible_inventory_sources") or ())
         except GpuvalError as error:
-            extensions.use(())  # what must be done whatever is set goes on without
+            extensions.use(())  # some playbooks continue despite wrong settings: without extensions
             return [str(error)], []
         task_vars = self.action.task_vars
         hosts = task_vars["ansible_play_hosts"]
@@ -185,14 +185,14 @@ class SettingsCheck:
         return ", ".join(f"{name} ({self.env_places[name]}{remark})" for name, remark in remarks.items())
 
     def _placed(self, problem, values):
-        """The problem, after file and line of the setting with which its text begins."""
+        """A message that begins with a setting, preceded by file and line of that setting if those are known."""
         name = re.match(r"[\w-]*", problem)[0]
         origin = place_of(values, name) or self.env_places.get(name)
         return f"{origin}: {problem}" if origin else problem
 
     def _look_at_key_file(self, values, key_files):
-        """Remark what is wrong with the file of the key for a node's SSH. It is no mistake where an agent, another key
-        or a password logs in, which only the login shows."""
+        """Add a remark if a node's SSH key file is unusable. It is no mistake if an agent, another key or a password
+        logs in, which only a login shows. `key_files`: paths that were checked for other nodes."""
         raw = values.get(KEY_FILE)
         if not raw or not self._files or os.environ.get("SSH_AUTH_SOCK"):
             return
@@ -205,13 +205,14 @@ class SettingsCheck:
                 self._remarks.add(self._placed(f"{KEY_FILE}: {problem}, unless ssh logs in by other means", values))
 
     def _problems(self, values, chosen):
+        """Messages on wrong settings of a host with the variables `values`. `chosen`: {setting: untemplated value}."""
         templar = templar_of(self.action, values)
         messages, templated, right = [], {}, {}
         for name, raw in chosen.items():
             try:
                 value = templar.template(raw)
             except AnsibleError as error:
-                # others may stand on facts, or on roles that this playbook leaves out
+                # the template may need facts, or variables of roles that this playbook lacks
                 elsewhere = isinstance(error, AnsibleUndefinedVariable) and name not in settings.declared().shared
                 if not (elsewhere or isinstance(error, AnsibleValueOmittedError)):
                     messages.append(f"{name}: its template fails, {error.message}")
@@ -243,13 +244,13 @@ class SettingsCheck:
         return messages
 
     def _jobs(self, values):
-        """The files of jobs; what is no list is a problem of that setting."""
+        """Paths of a host's job files; empty if gpuval_jobs is no list, which its own check reports."""
         files = listed(_templated(templar_of(self.action, values), values, "gpuval_jobs"))
         return [project_path(one) for one in files] if self._files else []
 
     def _unmet_needs(self, templar, values):
-        """What stages need that no other brings. Nothing where the playbook opens no run, or tags choose some: the
-        opening of the run looks at those."""
+        """Messages on needs of stages that no other stage meets. Empty if the playbook opens no run, or with tags: then
+        opening the run checks the needs."""
         if settings.OPENS_RUN not in values or self._tags["ansible_run_tags"] not in ([], ["all"]):
             return []
         names = ("run_stages", "run_workloads", "run_gang_stages", "run_gang_workloads")
@@ -262,7 +263,7 @@ class SettingsCheck:
         return plans.unmet_needs(node_stages, of_gangs or [], declarations, self._tags["ansible_skip_tags"])
 
     def _look_at(self, name, value, values):
-        """Check a setting's value, once however many nodes have it. Returns its problem, and the value as its type."""
+        """Check a setting's value, once for all nodes with it. Returns messages, and the value as its declared type."""
         key = (name, repr(value))
         if key not in self._looked_at:
             wrong, converted = settings.problems({name: value}), None
@@ -273,7 +274,7 @@ class SettingsCheck:
         return self._looked_at[key]
 
     def _meaning(self, name, value, values):
-        """The problem of a setting's value that is not empty and has the right type."""
+        """Messages on a setting's value that is not empty and has the right type. `values`: variables of the host."""
         if name == "gpuval_criteria":
             stages = settings.stages(values, job_stages.names(self._jobs(values)))
             wrong = [problem for path in value for problem in criteria.problems_of(Path(path), stages) if self._files]
@@ -281,7 +282,7 @@ class SettingsCheck:
                 self._remarks.update(remark for path in value for remark in criteria.doubtful_metrics(Path(path)))
             return [f"{name}: {problem}" for problem in wrong]
         if name == "gpuval_sku" and (remark := sku_catalogue.remark(value)):
-            # without a place it is the name that a cluster has for its GPUs
+            # a SKU that no file sets is the name that a cluster has for its GPUs
             is_typed = values.get("gpuval_placement") == "ssh" or place_of(values, name)
             if is_typed and (near := sku_catalogue.misspelled(value)):
                 return [f"{name} {value}: not in the catalogue; is it {near}? A model of your own needs another name"]
@@ -300,7 +301,7 @@ class SettingsCheck:
 
 
 def _job_problems(templar, values, right, files):
-    """The problems with the files of jobs, and with other settings that speak of their jobs."""
+    """Messages on job files, and on settings that name jobs. `right`: valid settings; `files`: paths of job files."""
     chosen = [right.get(name) or [] for name in ("gpuval_job_skip", "gpuval_job_force")]
     templated = [_templated(templar, values, name) for name in ("gpuval_images", "gpuval_environment")]
     problems = job_stages.problems(files, *chosen, *(one if isinstance(one, Mapping) else {} for one in templated))
@@ -321,7 +322,7 @@ def _job_problems(templar, values, right, files):
 
 
 def _problems_of_extensions():
-    """What is wrong in the folders of gpuval_extensions, before anything of it is used."""
+    """Messages on mistakes in the folders of gpuval_extensions."""
     usable = {"gpuval_deadline_seconds", *stages.variables("")}
     messages = criteria.problems_of_extensions()
     data = [actions.check_ladders, failure_classes.check_names, coherence.rules]
@@ -348,12 +349,12 @@ def _problems_of_extensions():
 def _templated(templar, values, name):
     try:
         return templar.template(values.get(name))
-    except AnsibleError:  # it is reported where it is checked itself
+    except AnsibleError:  # the check of that setting reports it
         return None
 
 
 def _search_round_seconds(templar, values):
-    """What a round of the search for a gang's bad node may take; 0 where the playbook, or the profile, has none."""
+    """Max seconds of a round in the search for the bad node of a multi-node test; 0 if the play has no such search."""
     if settings.OPENS_RUN not in values:
         return 0.0
     try:
@@ -362,6 +363,6 @@ def _search_round_seconds(templar, values):
             return 0.0
         if templar.template(values["run_gang_workloads"]).get("fabric"):
             return float(templar.template(values["run_gang_search_round_seconds"]))
-    except (AttributeError, KeyError, TypeError, ValueError, AnsibleError):  # the gangs say it when they begin
+    except (AttributeError, KeyError, TypeError, ValueError, AnsibleError):  # the start of multi-node tests reports it
         pass
     return 0.0

@@ -1,4 +1,4 @@
-"""Choose the images that the stages of all nodes need, by vendor of their accelerators, and the files to name them."""
+"""Choose, for each vendor of accelerators, the images that stages need, and the inventory files to name them in."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +57,7 @@ def choose_images(action: RunAction, *, registry: str, folder: Path = Path("dock
 
 
 def _vendor(values: Mapping[str, Any], template: Any) -> str:
-    """Whose accelerators a node has: by its SKU, else by what the cluster lists; empty if neither tells."""
+    """Vendor of a node's accelerators by its SKU, else by the cluster's description of the node; empty if unknown."""
     sku = str(template(values.get("gpuval_sku")) or "auto")
     if entry := sku_catalogue.named(sku):
         return entry.vendor
@@ -70,8 +70,8 @@ def _vendor(values: Mapping[str, Any], template: Any) -> str:
 
 
 def _files(action: RunAction, vendor: str, places: Mapping[str, Mapping[str, str]]) -> set[Path]:
-    """The files of variables that name the images of a vendor's nodes: where those are named already, else those of
-    groups that have no other nodes. `places`: by vendor and node the file that names them. Raises ImagesError."""
+    """Variable files in which to name the images of a vendor's nodes: those that name them already, else files of
+    groups without other nodes. `places`: {vendor: {node: file that names its images}}. Raises ImagesError."""
     of_others = {place for other, nodes in places.items() if other != vendor for place in nodes.values()}
     files: set[Path] = set()
     groups: set[str] = set()
@@ -84,7 +84,7 @@ def _files(action: RunAction, vendor: str, places: Mapping[str, Mapping[str, str
 
 
 def _group(groups: Mapping[str, Sequence[str]], places: Mapping[str, Mapping[str, str]], vendor: str, node: str) -> str:
-    """The largest group with a node whose nodes all have accelerators of one vendor. Raises ImagesError."""
+    """The largest group that has `node` and only nodes of `vendor`. `places`: as in `_files`. Raises ImagesError."""
     if len(places) == 1:
         return "all"
     nodes = places[vendor].keys()

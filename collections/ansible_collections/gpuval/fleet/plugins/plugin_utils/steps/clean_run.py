@@ -22,7 +22,7 @@ from ..store.access import open_store, put_run
 from ..watch import cleaning
 from ..watch.scheduler import scheduler_of
 
-#: Who gives no answer for so long is a program with a terminal.
+#: Seconds to wait for an answer to a prompt: a program with a terminal never gives one.
 ANSWER_SECONDS = 60
 
 
@@ -87,19 +87,19 @@ def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
     if not action.check_mode:
         _end(action, folder, run, access)
     _name_active(action, results, active)
-    if not active and not action.check_mode:  # one at work may still build its images
+    if not active and not action.check_mode:  # an active run may still build its images
         opened = datetime.fromisoformat(run_state.opened_at(run)).timestamp()
         changed |= mad_jobs.remove_leftovers(project_path(options.store["state_dir"]), opened + 1) > 0
     run_ids = [run_id]
-    if not options.run_id:  # what earlier runs left goes too
+    if not options.run_id:  # clean also what earlier runs left
         run_ids += [other for other in run_sets.left if other not in (run_id, *active)]
     closed = [run_folder.find(results, other) for other in run_ids]
-    for closed_folder in [] if action.check_mode else closed:  # the nodes' halves go with the runs' folders there
+    for closed_folder in [] if action.check_mode else closed:  # nodes lose keys with their runs' folders
         changed |= _forget_keys(closed_folder)
     earlier = [] if options.run_id else [one for one in run_sets.all if one not in (run_id, *active)]
     deleted = 0
     for cleaned_id in (run_id, *earlier) if options.clean_store and not action.check_mode else ():
-        with contextlib.suppress(run_folder.RunError):  # another one's that was never whole
+        with contextlib.suppress(run_folder.RunError):  # an earlier run may have no usable run.json
             deleted += access.delete_run(run_folder.find(results, cleaned_id).read_run()["folder"])
     return {
         "changed": changed or deleted > 0,
@@ -170,7 +170,7 @@ def _report(action, options):
     busy = cleanable.at_work(results, options.run_ids, played) if options.run_ids else {}
     goes_on = {run_id: (nodes, cleanable.command(results, run_id)) for run_id, nodes in busy.items()}
     summary = cleaning.summarize(options.run_ids, outcomes, trial=action.check_mode, goes_on=goes_on)
-    # A node that is clean once need not be looked for when the inventory has it no more; nor a run all of whose are.
+    # Clean nodes, and runs with only clean nodes, need no further clean, even if the inventory lacks them later.
     clean = dict.fromkeys((name for name, outcome in outcomes.items() if outcome["state"] == cleaning.CLEAN), at)
     runs = [run_folder.find(results, run_id) for run_id in options.run_ids] or run_folder.known_runs(results)
     opened_here = [folder for folder in runs if folder.run_file.exists() and not folder.is_imported]
@@ -192,7 +192,7 @@ def _outcome(hostvars, name):
     result = hostvars[name].get("cleanup_node") or {}
     if "outcome" in result:
         return result["outcome"]
-    if result.get("failed") and not result.get("unreachable"):  # it hung for longer than cleaning a node may take
+    if result.get("failed") and not result.get("unreachable"):  # cleaning the node took too long
         return cleaning.answered(result)
     return cleaning.unreached(str(result.get("msg") or "the clean of this node did not take place"))
 
@@ -205,24 +205,24 @@ def _described(folder, state):
 
 
 def rounds_of(folder):
-    """Folder and run.json of each round of a run's gangs; rounds have run ids of their own on the nodes."""
+    """(folder, run.json) of each readable round of a run's multi-node tests. On nodes a round has its own run id."""
     run_rounds = []
     for below in document.known_folders(folder):
-        with contextlib.suppress(run_folder.RunError):  # damaged, or never whole: nothing goes on by it
+        with contextlib.suppress(run_folder.RunError):  # damaged or incomplete: no controller continues it
             run_rounds.append((below, below.read_run()))
     return run_rounds
 
 
 def round_ids_of(folder):
-    """Run ids of a run's rounds on the nodes, which left tokens and keys: all known, even without their run.json."""
+    """Run ids that a run's multi-node rounds, even damaged ones, have on nodes, where they left tokens and keys."""
     named = {below.path.name for below in document.known_folders(folder)}
-    with contextlib.suppress(run_folder.RunError):  # damaged: the folders have to do
+    with contextlib.suppress(run_folder.RunError):  # damaged: only the folders name rounds
         named |= {item["name"] for item in (document.read(folder) or {"rounds": ()})["rounds"]}
     return [rounds.run_id_of(folder.path.name, name) for name in sorted(named) if rounds.ROUND_NAME.fullmatch(name)]
 
 
 def holders(folder):
-    """The nodes on which a run may have left something, in the inventory of today or not."""
+    """Names of nodes on which a run may have left something, even if the inventory no longer has them."""
     cleaned = folder.read_cleaned()
     return [name for name, launch in folder.read_launches().items() if cleaning.may_hold(launch, cleaned.get(name))]
 

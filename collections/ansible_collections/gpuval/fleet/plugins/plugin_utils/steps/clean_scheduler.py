@@ -1,4 +1,4 @@
-"""Remove what runs made at the scheduler of their nodes, and see that it is gone."""
+"""Remove what runs created in Kubernetes or Slurm, and wait until it is gone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from ..watch.scheduler import scheduler_of
 @dataclass(frozen=True, kw_only=True)
 class CleanSchedulerOptions(ClusterAccess):
     placement: str
-    #: None: all runs.
+    #: Runs to clean; empty: all runs.
     run_ids: Sequence[str] = ()
     results_dir: Path | None = None
-    #: Volumes and models that the scheduler keeps for runs.
+    #: Whether to delete volumes of runs; and whether models stay on nodes.
     volumes: bool = False
     keep_models: bool = False
     node_dir: str = ""

@@ -1,4 +1,4 @@
-"""Bring a run's records, logs and series into results/: from the store, and from the nodes what never came there."""
+"""Collect a run's records, logs and series into results/: from the store, and from nodes what the store lacks."""
 
 import base64
 import errno
@@ -41,15 +41,15 @@ from ..store.stored_runs import READERS, read_all
 from ..watch import collecting
 from ..watch.watched_run import MEMORY_FILE
 
-#: A node's last uploads may still be on the way when its last record is there.
+#: Seconds to wait for missing evidence before nodes are asked for it: uploads may still be in transit.
 UPLOAD_SECONDS = 4.0
-#: The verdict waits no longer for digests than for one fetch, and so long for each node.
+#: Seconds for each node by which the time to compare digests with all nodes exceeds that of one fetch.
 COMPARE_SECONDS_A_NODE = 0.5
-#: A node may write what so many fetches bring.
+#: Max fetches from a node: evidence beyond them stays there.
 MAX_FETCHES = 4
 LEFT_ON_NODE = f"evidence left out: it is more than {MAX_FETCHES} fetches bring: the run's folder on the node has it"
 FULL = (errno.ENOSPC, errno.EDQUOT)
-#: What a collection that is broken off forgets at most; it reads that again.
+#: Seconds between two saves of which objects were read. An interrupted collection reads newer ones again.
 REMEMBER_SECONDS = 5.0
 
 
@@ -66,20 +66,20 @@ def collect_run(action: RunAction, options: CollectRunOptions) -> dict[str, Any]
 
 
 class RunCollection:
-    #: Why the store cannot be read: nothing more is asked of it.
+    #: StoreError after which the store is not read any more; None while it answers.
     error = None
-    #: The run has ended and was judged.
+    #: Whether the run was judged after its end.
     is_judged = False
-    #: Its evidence stays as it was collected.
+    #: Whether the run's evidence may not change any more, since the run was judged.
     frozen = False
-    #: The run was imported since it was last collected: it gets what the store has, whole or not at all.
+    #: Whether the run was imported anew: all of its evidence here is replaced by that in the store.
     renews = False
-    #: Whether the run's folder in the store is this controller's to write.
+    #: Whether this controller may write into the run's folder in the store.
     publishes = True
     redaction = SecretRedactor()
-    #: By node and stage the digests of the records that the last verdict was made from.
+    #: {node: {stage: digest of the record}} of the last verdict.
     judged: Mapping[str, Any] = MappingProxyType({})
-    #: The memory of the watch. Its digests are those of a watch after the last collection.
+    #: What the watch loop saved: versions of objects that it read, and their digests since the last collection.
     watched: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, action, options):
@@ -106,7 +106,7 @@ class RunCollection:
         for part in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
             try:
                 results.append(self._collect_run(part))
-            except (GpuvalError, OSError) as error:  # the others are collected, and all are judged
+            except (GpuvalError, OSError) as error:  # collect the others, and judge all
                 if folder.is_imported:
                     raise
                 reason = f"{evidence.NOT_COLLECTED} in {part.path}: {reason_of(error)}"
@@ -122,7 +122,7 @@ class RunCollection:
         self.seen_file = self.run_folder.collected_file
         self.renews = folder.is_imported and not self.seen_file.exists()
         self.frozen = self.is_judged and not self.renews
-        # by its key the stamp of each object that the watch, or a collection, has read of the store
+        # {key: version} of the objects that the watch or a collection has read from the store
         self.memory_file = folder.state / MEMORY_FILE
         self.watched = watched = run_folder.read_object(self.memory_file)
         self.seen = {
@@ -138,7 +138,7 @@ class RunCollection:
         self.collected, self.stored = 0, set()
         problems = folder.read_problems()
         lasting = [problem for problem in problems if not problem["reason"].startswith(evidence.NOTED_ANEW)]
-        if lasting != problems and not self.frozen:  # validated again, a run takes what came after its first verdict
+        if lasting != problems and not self.frozen:  # a resumed run accepts later evidence
             run_folder.write_json(folder.problems_file, lasting)
         self._read_store()
         if self.renews:
@@ -181,8 +181,8 @@ class RunCollection:
         )
 
     def _note_unread(self):
-        """The store is a problem of the run, and of each stage whose end is not here for that; objects that
-        cannot be read, though others can, are problems of their stages alone."""
+        """Add problems for evidence that the store did not give: if it failed, for the run and each stage without final
+        record here; if only some objects were unreadable, for the run and the stages that lack them."""
         if not self.error:
             for error in list(self.unread.values())[:1]:
                 first = unread.in_words(error, self.run_folder)[0]
@@ -208,14 +208,14 @@ class RunCollection:
                     self.evidence.add_problem(reason, node=name, stage=stage)
 
     def _remember(self):
-        """Write the refused evidence, then the state of read objects, which are not checked again."""
+        """Save which evidence was refused, then which objects were read: those are not read again."""
         try:
             self.run_folder.add_problems(self.evidence.problems)
             run_folder.write_json(self.seen_file, self.seen)
             for name, known in self.digests.items() if not self.frozen else ():
                 if known != self.run_folder.read_digests(name):
                     run_folder.write_json(self.run_folder.digests_file(name), vars(known))
-            if self.watched.get("digests") and not self.frozen:  # what stands there later is of a later watch
+            if self.watched.get("digests") and not self.frozen:  # later digests in this file are then of a later watch
                 self.watched = {**self.watched, "digests": {}}
                 run_folder.write_json(self.memory_file, self.watched)
         except OSError as error:
@@ -287,16 +287,15 @@ class RunCollection:
         return fitting
 
     def _keep(self, key, parts, raw, **how):
-        """Keep an object as `_collect` does; if the disk is nearly full, only documents that the verdict needs."""
+        """Write an object into the results as `_collect` does; if their disk is nearly full, only records."""
         kind, stage, node = parts
         try:
             if kind == "records" or shortage(self.run_folder.path) <= 0:
                 return self._collect(key, parts, raw, **how)
         except OSError as error:
             if error.errno not in FULL:
-                self.evidence.add_problem(
-                    f"{evidence.NOT_COLLECTED}: {kind}: {reason_of(error)}", node=node, stage=stage
-                )
+                reason = f"{evidence.NOT_COLLECTED}: {kind}: {reason_of(error)}"
+                self.evidence.add_problem(reason, node=node, stage=stage)
                 return None
         self.evidence.add_problem(f"{kind} left in the store: the disk of the results is full", node=node, stage=stage)
         return None
@@ -320,7 +319,7 @@ class RunCollection:
                     self._drop(parts)
 
     def _publish_gangs(self, folder, gangs):
-        """Upload the document of the gangs again: the store may have been unreachable at their end."""
+        """Upload gangs.json again: the store may have been unreachable when the multi-node tests ended."""
         try:
             self.store.put(gang_document.key_of(folder.read_run()), json.dumps(gangs).encode(), "application/json")
         except StoreError as error:
@@ -338,7 +337,7 @@ class RunCollection:
                         key = object_key(run["folder"], "logs", stage, name)
                         self.store.put(key, path.read_bytes(), "text/plain; charset=utf-8")
                         published.add(key)
-            if published:  # not to be read again: what came from the node is what it states
+            if published:  # do not read these again: they came from the nodes themselves
                 listed = self.store.list(f"{run['folder']}/logs/")
                 self.seen |= {entry.key: entry.stamp for entry in listed if entry.key in published}
                 self._remember()
@@ -374,7 +373,7 @@ class RunCollection:
         return run_folder.read_object(self.run_folder.evidence_file(name, stage, kind)) or None
 
     def _compare_digests(self):
-        """Ask nodes which digests their results have, and take what they return in place of what differs."""
+        """Ask nodes for the digests of their evidence, and replace evidence that differs by what they return."""
         refused = {node for kind, _stage, node in map(self._parts_of, self.refused) if kind == "records"}
         asked = {}
         for name in self.action.task_vars["ansible_play_hosts"]:
@@ -405,7 +404,7 @@ class RunCollection:
             )
 
     def _take_stated(self, name, answer):
-        """Take the digests that a node states, and the results that it returned with them."""
+        """Keep the digests that a node states, and the evidence that it returned because its digest differs."""
         known, stated = self.digests[name], answer["stated"]
         known.channel = digests.BY_NODE
         for key, text in answer["objects"].items():
@@ -422,12 +421,12 @@ class RunCollection:
             known.read[result] = digest
             if altered:
                 self._report_altered(f"{kind} fetched from the node: {evidence.ALTERED}", name, stage)
-        if answer["running"]:  # it may have written more than it has uploaded
+        if answer["running"]:  # a running node has written more than it has uploaded
             stated = {result: values for result, values in stated.items() if known.read.get(result) in values}
         known.stated = stated
 
     def _drop_altered(self):
-        """Delete what came from the store and has another digest than its node states; it is not evidence."""
+        """Delete evidence from the store whose digest differs from the one that its node states."""
         for name, known in self.digests.items():
             for result in [result for result in known.read if known.is_altered(result)]:
                 kind, _, stage = result.partition("/")
@@ -446,7 +445,7 @@ class RunCollection:
     def _note_digest(self, parts, raw, is_new):
         kind, stage, node = parts
         result, read = f"{kind}/{stage}", self.digests[node].read
-        if is_new or read.get(result) != digests.BY_CHANNEL:  # else the store has what came by the channel
+        if is_new or read.get(result) != digests.BY_CHANNEL:  # otherwise the store has a copy of what the node returned
             read[result] = digests.digest_of_bytes(raw, evidence.MAX_BYTES[kind])
 
     def _node_tasks(self):
@@ -480,7 +479,7 @@ class RunCollection:
                         by_store[outcome.node] = False
                         submit(outcome.node)
                     elif result.get("more") and fetches[outcome.node] < MAX_FETCHES:
-                        submit(outcome.node, not_uploaded=by_store[outcome.node])  # it goes on after what was returned
+                        submit(outcome.node, not_uploaded=by_store[outcome.node])  # continues after what was returned
                     elif result.get("more"):
                         self.evidence.add_problem(LEFT_ON_NODE, node=outcome.node)
                     for problem in result.get("problems", ()):
@@ -494,19 +493,18 @@ class RunCollection:
                             self.digests[outcome.node].read[f"{parts[0]}/{parts[1]}"] = digests.BY_CHANNEL
 
     def _collect(self, key, parts, raw, *, altered=False):
-        """Take an object of the store into the results. ``parts``: kind, stage and node; ``raw``: its bytes;
-        ``altered``: the store's copy, which is here, was altered. Returns whether results changed, None if it is
-        refused or outdated."""
+        """Write an object from the store or a node into the results. ``parts``: (kind, stage, node); ``raw``: its
+        bytes; ``altered``: it replaces an altered one. Returns whether results changed; None if refused or outdated."""
         kind, stage, node = parts
         if kind == "records":
-            self.evidence.records.get(node, {}).pop(stage, None)  # what counts is in the results, unless it was altered
+            self.evidence.records.get(node, {}).pop(stage, None)  # the record in the results counts
             record = evidence.take_record(self.evidence, self.run_info, key, raw)
             if record is None:
                 return None
             path = self.run_folder.evidence_file(node, stage)
             before, written = run_folder.read_object(path) if self._holds(*parts) else None, evidence.as_written(record)
             if before and not altered and evidence.is_stale(record, before):
-                return None  # its digest is not that of the file
+                return None  # its digest must not be noted: the file here is newer
             if self.frozen and written != before and evidence.digest_of(record) != self.judged.get(node, {}).get(stage):
                 late = before is None or before["state"] not in FINAL_STATES
                 self.evidence.add_problem(evidence.LATE if late else evidence.CHANGED, node=node, stage=stage)
@@ -516,7 +514,7 @@ class RunCollection:
             except evidence.EvidenceRefused as refusal:
                 self.evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
                 return None
-            if written != before:  # the file's time is when the record came
+            if written != before:  # the file's time stays that of the record's arrival
                 run_folder.write_json(path, written)
             return written != before
         if stage not in self.run_info["nodes"].get(node, {"stages": []})["stages"]:

@@ -1,4 +1,4 @@
-"""Name pushed images by digest in the files of variables of an inventory."""
+"""Write the digests of pushed images into the variable files of an inventory."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from ..runs.action import RunAction
 
 
 def declare_images(action: RunAction, *, images: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
-    """`images`: entries of `gpuval_images` by name, as pushing returns them; `files`: of variables that name them."""
+    """`images`: {name: entry of gpuval_images}, as pushing returned them; `files`: variable files that name images."""
     references = {name: str(entry["reference"]) for name, entry in images.items()}
     changed = []
     for file in files:
-        path = Path(file).resolve()  # a link stays one
+        path = Path(file).resolve()  # a symbolic link stays
         try:
             before = path.read_bytes().decode("utf-8") if path.exists() else "---\n"
             after = registry_images.with_references(path, before, references)

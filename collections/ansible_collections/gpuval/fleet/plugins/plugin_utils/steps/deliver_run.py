@@ -1,4 +1,4 @@
-"""Make the delivery of a run, and send it."""
+"""Make the customer's copy of a run (delivery), and send it to its destination."""
 
 import os
 from typing import Any, Literal
@@ -44,7 +44,7 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     reader = node_ids.NodeIdReader(project_path)
     mappings = [reader(values.get("gpuval_node_ids")) for values in variables.values()]
     mapping = node_ids.merged({id(mapping): mapping for mapping in mappings}.values())
-    # nodes that the mapping of now lacks keep the id from the start of the run
+    # nodes that the mapping lacks now keep their id from the start of the run
     earlier = {name: node["id"] for name, node in run["nodes"].items() if node.get("id") and name not in mapping}
     mapping, nodes = node_ids.merged([mapping, earlier]), run["nodes"].keys()
     unmapped, unknown = [name for name in nodes if name not in mapping], sorted(mapping.keys() - nodes)
@@ -96,6 +96,7 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
 
 
 def _ids(action, mapped, unmapped, unknown, *, keeps_names):
+    """{node: id in the delivery}. Raises DeliveryError for nodes without id, unless they keep their names."""
     if unknown:
         action.display.warning(f"gpuval_node_ids names workers that are not in the run: {some_of(unknown, MAX_SHOWN)}")
     if not unmapped:
@@ -111,6 +112,7 @@ def _ids(action, mapped, unmapped, unknown, *, keeps_names):
 
 
 def _connection(action, options, target_place):
+    """The S3 connection to a destination. Raises DeliveryError if its keys are those of the run's store."""
     run_secrets = site_names.secrets_of_store(project_path(options.store["state_dir"]) / "store")
     if options.s3_secret_key and options.s3_secret_key in {options.store["secret_key"], *run_secrets}:
         raise DeliveryError(
@@ -130,7 +132,7 @@ def _connection(action, options, target_place):
 
 
 def _verdict(run, report):
-    """The verdict to announce for a delivery, which may be no acceptance."""
+    """A line with the verdict of a run, since a run need not have passed to be delivered."""
     counts = ", ".join(f"{report['counts'][word]} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
     open_still = ", which has not ended" if run["finished_at"] is None else ""
     return f"- verdict of run {run['run_id']}{open_still}: {report['verdict']} ({counts})"

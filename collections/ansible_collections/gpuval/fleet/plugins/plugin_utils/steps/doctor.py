@@ -1,4 +1,4 @@
-"""Check controller and inventory before anything starts. What is missing is named; nothing else is imported before."""
+"""Check controller and inventory before a run. Names missing packages before it imports modules that need them."""
 
 import shutil
 from importlib import import_module
@@ -25,7 +25,7 @@ STORE_OPTIONS = ("store", "deadline_seconds")
 
 def doctor(action: RunAction) -> dict[str, Any]:
     hosts = [values_of(action, name, action.task_vars) for name in action.task_vars["ansible_play_hosts_all"]]
-    placements = {_one(action, values, "gpuval_placement") for values in hosts}
+    placements = {_setting(action, values, "gpuval_placement") for values in hosts}
     rows = [controller.python(), controller.ansible(core_version)]
     rows += controller.packages(placements)
     rows += [controller.configuration(constants.config.get_config_value, constants.CONFIG_FILE)]
@@ -62,36 +62,37 @@ def _services(action, placements, hosts):
     if text := "; ".join(f"{kind} {', '.join(names)}" for kind, names in extension_names.items() if names):
         rows.append(DoctorRow("extensions", OK, text))
     for name in ("results_dir", "state_dir"):
-        folder = _one(action, values, f"gpuval_{name}")
+        folder = _setting(action, values, f"gpuval_{name}")
         rows.append(services.disk(f"gpuval_{name}", project_path(str(folder))))
     rows.append(services.rclone())
     names = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
-    rows += services.schedulers(action, placements, {name: _one(action, values, name) for name in names})
+    rows += services.schedulers(action, placements, {name: _setting(action, values, name) for name in names})
     local = next((one for one in hosts if not _is_over_ssh(action, one)), None)
     try:
         if local and placements == {"ssh"}:
             names = ("gpuval_workload_python", "gpuval_node_dir", "gpuval_stages", "run_workloads", "gpuval_runtime")
-            rows.append(services.workloads(*(_one(action, local, name) for name in names)))
+            rows.append(services.workloads(*(_setting(action, local, name) for name in names)))
         over_ssh = [one for one in hosts if _is_over_ssh(action, one)]
         spec = {name: option for name, option in step_spec(load_step("serve_store")).items() if name in STORE_OPTIONS}
-        checked = ArgumentSpecValidator(spec).validate({name: _one(action, values, f"gpuval_{name}") for name in spec})
+        store_settings = {name: _setting(action, values, f"gpuval_{name}") for name in spec}
+        checked = ArgumentSpecValidator(spec).validate(store_settings)
         stored = [DoctorRow("store", FAILED, f"{problem}: correct it") for problem in checked.error_messages]
         stored = stored or services.store(
             *(checked.validated_parameters[name] for name in STORE_OPTIONS), check_mode=action.check_mode
         )
         rows += stored
         if over_ssh and all(row.state != FAILED for row in stored):  # the stages of a run are the same for all
-            loading = [_one(action, over_ssh[0], name) for name in ("run_stages", "run_workloads")]
-            rows += services.models(_one(action, values, "gpuval_store"), *loading, len(over_ssh), len(hosts))
+            loading = [_setting(action, over_ssh[0], name) for name in ("run_stages", "run_workloads")]
+            rows += services.models(_setting(action, values, "gpuval_store"), *loading, len(over_ssh), len(hosts))
     except (AnsibleError, GpuvalError) as error:
         rows.append(controller.unknown_store(rows, str(error)))
     return rows
 
 
-def _one(action, values, name):
+def _setting(action, values, name):
     return templar_of(action, values).template(values.get(name))
 
 
 def _is_over_ssh(action, values):
-    connection = str(_one(action, values, "ansible_connection") or action.connection)
-    return _one(action, values, "gpuval_placement") == "ssh" and connection.rpartition(".")[2] != "local"
+    connection = str(_setting(action, values, "ansible_connection") or action.connection)
+    return _setting(action, values, "gpuval_placement") == "ssh" and connection.rpartition(".")[2] != "local"

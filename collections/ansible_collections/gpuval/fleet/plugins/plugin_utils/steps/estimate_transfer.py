@@ -1,4 +1,4 @@
-"""Compare what the nodes are to load with what the store can give before the deadline, and warn."""
+"""Warn if the nodes cannot load their models and images from the store within the deadline."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -47,6 +47,7 @@ def estimate_transfer(
 
 
 def _images(store, references):
+    """Total bytes of the archives in the store of the images with these references."""
     if not references:
         return 0
     entries = [entry for entry in store.list("images/") if entry.key.endswith(".json")]

@@ -1,4 +1,4 @@
-"""Make the evidence bundle of a judged run, in its folder of the results, and one under other names; seal them."""
+"""Make and sign the evidence bundle of a judged run in its results folder, and a copy with replaced names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +18,8 @@ from ..runs.folder import RunFolder
 def evidence_bundle(
     action: RunAction, options: RunOptions, *, store: StoreOptions, renamed: bool = False
 ) -> dict[str, Any]:
-    """`store`: its state_dir has the site's key, without which nothing is signed; `renamed`: make one more, with
-    keyed hashes in place of names."""
+    """`store`: its state_dir has the site's signing key, without which nothing is signed; `renamed`: make also a copy
+    with keyed hashes in place of names."""
     folder, state_dir = action.folder(options), project_path(store["state_dir"])
     key = signing_keys.read_private_key(state_dir)
     sources = contents.BundleSources(folder)
@@ -61,7 +61,7 @@ def evidence_bundle(
 
 
 def _make_renamed(action: RunAction, folder: RunFolder, store: Mapping[str, Any]) -> bool:
-    """Make the renamed bundle. Returns whether that changes something."""
+    """Make the evidence bundle with replaced names. Returns whether that changes a file."""
     hosts = site_names.hosts_of(folder.read_run()["nodes"], action.task_vars)
     sensitive = site_names.sensitive_of(site_names.variables_of(hosts), store)
     state_dir, checks = project_path(store["state_dir"]), action.check_mode

@@ -1,4 +1,4 @@
-"""Find a run that was opened earlier: by id, or the latest; of another controller in the store."""
+"""Find an earlier run by id, or the latest: on this controller, else another controller's in the store."""
 
 from typing import Any
 
@@ -36,10 +36,10 @@ def find_run(
             )
         return _found(own_folder)
     if not (options.run_id or folder) and run_folder.known_runs(results):
-        action.folder(options)  # the runs here are of other inventories, or none began; says so
+        action.folder(options)  # raises RunError: runs are of other inventories, or none started
     access = open_store(store)
     if not access.known():
-        action.folder(options).read_run()  # says what to do
+        action.folder(options).read_run()  # raises RunError with a remedy
     started = not action.check_mode and access.start()
     objects = access.store()
     run, lines = stored_runs.find(objects, options.run_id, folder)

@@ -1,4 +1,4 @@
-"""Hold a run's evidence against the criteria and write report.json."""
+"""Judge a run's evidence by its criteria, and write report.json."""
 
 import gc
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from ..runs import folder as run_folder
 from ..runs import state as run_state
 from ..runs.action import RunAction, RunOptions
 
-#: Lines about checks that another release judged otherwise.
+#: Max lines on checks that another release judged differently.
 MAX_CHANGES = 40
 
 
@@ -59,15 +59,15 @@ def _judge(action, options):
     unread = any(reason.startswith((UNREAD, NOT_COLLECTED)) for reason in open_ends)
     if ((options.finish and not unread) or abandoned) and not folder.is_imported and run["finished_at"] is None:
         run = {**run, "finished_at": run_folder.now()}
-        if abandoned:  # it counts as judged with its report
+        if abandoned:  # an abandoned run counts as judged once it is reported
             run["state"] = {**run["state"], "name": run_state.COLLECTING}
         folder.write_run(run)
-        keys.forget_all(folder)  # of a round that broke off: it is not resumed
-    is_given = folder.is_imported and bool(options.criteria or options.baseline)  # its folder does not keep them
+        keys.forget_all(folder)  # keys of an interrupted round, which is not resumed
+    is_given = folder.is_imported and bool(options.criteria or options.baseline)  # imported runs do not keep criteria
     facts = judging.present_facts(
         folder, run, earlier=earlier, declared=earlier_faults.declared_in(folder.results),
         verdict_before=judged, is_frozen=frozen,
-        is_attended=bool(run_folder.goes_on(folder, run) and folder.seen().attended),  # this command is its own
+        is_attended=bool(run_folder.goes_on(folder, run) and folder.seen().attended),
         given=applied_criteria.document_of(folder, options.criteria, options.baseline) if is_given else None,
     )  # fmt: skip
     inputs = judging.read_inputs(
@@ -75,18 +75,18 @@ def _judge(action, options):
     )
     made = judged_report.judge(inputs, commands.in_remedy)
     report = made.report
-    if not folder.is_imported:  # it keeps those of its controller: what is given here counts once
+    if not folder.is_imported:  # an imported run keeps its controller's criteria
         applied_criteria.keep_criteria(folder, options.criteria, options.baseline, made.standings)
     _display_changes(action, folder, report)
     write_file(folder.path / "report.json", made.lines())
     judging.keep_facts(folder, made.facts)
-    if not folder.is_imported or judged is None:  # the verdict of its controller bounds what changed records are worth
+    if not folder.is_imported or judged is None:  # an imported run keeps its controller's verdict
         publishing.keep_verdict(folder, report, actions.excused_changes(report))
     return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}
 
 
 def _display_changes(action, folder, report):
-    """Display which checks judge otherwise than in the report of another release."""
+    """Display which checks have another verdict than in an earlier report, made by another release."""
     path, facts = folder.path / "report.json", None
     with suppress(run_folder.RunError):
         facts = judging.kept_facts(folder)

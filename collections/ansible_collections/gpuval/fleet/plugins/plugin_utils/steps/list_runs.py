@@ -1,4 +1,4 @@
-"""List the runs of an inventory, and write what a validation of the nodes that did not pass takes."""
+"""List the runs of an inventory, or write the nodes of a run that did not pass, to validate them again."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +31,7 @@ def list_runs(
 
 
 def _rerun(action, folder, jobs, target):
+    """Write names and settings of the nodes to validate again into the folder `target`. `jobs`: paths of job files."""
     hosts = action.task_vars["hostvars"]
     stage_names = {*extensions.found("stages"), *job_stages.names(map(project_path, jobs))}
     names, settings = overview.rest(

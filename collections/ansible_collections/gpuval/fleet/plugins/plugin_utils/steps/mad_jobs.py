@@ -22,9 +22,9 @@ from ..runs import datasets, job_secrets
 from ..runs.action import RunAction
 from ..watch.scheduler import scheduler_of
 
-#: A run reads its jobs until its nodes have their plans; no run lasts longer.
+#: Age in seconds at which generated jobs are removed: no run lasts longer.
 KEPT_SECONDS = 7 * 86_400
-#: How variables of the controller begin that all models get.
+#: Prefix of the controller's environment variables that all models get.
 SECRETS_FOR_ALL = "MAD_SECRETS"
 FOLDER = re.compile(r"(/[^/:,\s]+)+/?")
 REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-][a-z0-9]+)*)*/?")

@@ -1,4 +1,4 @@
-"""Send the end of a judged run to a webhook. What goes wrong is a warning."""
+"""Notify a webhook of the end of a judged run. A failure is only a warning."""
 
 from typing import Any
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""Make the offline bundle with the checkout's own tool, or upload what one brought."""
+"""Make an offline bundle with tools/bundle.py, or upload the models and images of an unpacked bundle."""
 
 import shutil
 import subprocess
@@ -67,6 +67,7 @@ def offline_bundle(
 
 
 def _wanted(store, folder, without):
+    """Keys in the store to put into a bundle: the model in `folder` and all images, except kinds in `without`."""
     keys = []
     if "models" not in without:
         if not any(True for _entry in store.list(f"models/{folder}/{manifest.NAME}")):

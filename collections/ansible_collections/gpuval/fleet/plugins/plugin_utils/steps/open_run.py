@@ -28,14 +28,14 @@ from ..store import file_recovery, guard
 from ..store.access import open_store
 from ..watch.scheduler import scheduler_of
 
-# With the import, which is before Ansible forks a worker for each task that needs them.
+# Read at import: the workers that Ansible forks for tasks inherit the cached files.
 criteria.beside_shipped(())
 sku_catalogue.shipped()
 
 
 class OpenRunOptions(RunOptions):
     baseline: PathText = ""
-    #: Whether this controller resumes a run of the id that only the store has.
+    #: Whether this controller may resume a run that only the store has.
     from_store: bool = False
     folder: str = ""
     runs_folder: str = ""
@@ -62,7 +62,7 @@ class OpenRunOptions(RunOptions):
 def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     results = options.results_dir
     action.remember_place(options)
-    # A broken file is found now, not after the run.
+    # Read now, so that a broken file ends the command before the run.
     criteria.beside_shipped(options.criteria)
     if options.baseline:
         baseline.read(Path(options.baseline))
@@ -70,7 +70,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     if len(hosts) < LEAST:
         _ensure_no_gang_asked(options, len(hosts))
     together = options.gang_stages if len(hosts) >= LEAST else []
-    # A fleet of one node has no gangs; one that was chosen among others misses what they would have shown.
+    # One node runs no multi-node stages; if --limit chose it, the run therefore proves less.
     left_alone = bool(options.limit and options.gang_stages and not together)
     profile = plans.with_datasets(options.profile_stages, together, options.workloads, in_pods=bool(options.namespace))
     select = functools.partial(
@@ -93,7 +93,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     with contextlib.nullcontext() if action.check_mode else run_folder.turn(results):
         newest = run_folder.runs_of(results, action.inventory, opened=True)[:1]
         is_named = options.run_id not in ("", run_folder.LATEST)
-        for folder in [run_folder.find(results, options.run_id)] if is_named else newest:  # that may be resumed
+        for folder in [run_folder.find(results, options.run_id)] if is_named else newest:  # the run to resume, if any
             if options.from_store and is_named and not (folder.is_known or action.check_mode):
                 restored = run_folder.find_or_place(results, options.run_id, action.inventory)
                 run_folder.keep_inventory(restored, results, action.inventory)
@@ -101,14 +101,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
             elif folder.is_known and not (folder.is_imported or action.check_mode):
                 file_recovery.recover(folder, open_store(options.store), action.display.warning)
         run_id = opening.choose_run_id(
-            results,
-            options.run_id,
-            nodes,
-            options.profile,
-            narrowed,
-            action.inventory,
-            extensions.digests() or None,
-            places,
+            results, options.run_id, nodes, options.profile, narrowed, action.inventory, extensions.digests(), places
         )
         folder = run_folder.find_or_place(results, run_id, action.inventory)
         if folder.is_imported:
@@ -121,7 +114,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
             run_folder.ensure_of(folder, action.inventory)
             opening.ensure_placed(frozen_run, places)
         run_document = _wanted(run_id, options, [*profile, *options.gang_stages], narrowed, nodes)
-        # expressions of the collection's own roles
+        # trusted, since the templates come from the collection's own roles
         template = templar_of(action, action.task_vars).template
         less = opening.shortened(
             [*stages, *gang_stages], action.task_vars, lambda text: template(trust_as_template(text))
@@ -210,7 +203,7 @@ def _folder_of(options, run_id):
 
 
 def _wanted(run_id, options, stages, narrowed, nodes):
-    """The run document for these nodes, before a run is chosen or opened."""
+    """A new run.json without state and origin. `narrowed`: reasons; `nodes`: {name: entry of run.json}."""
     workloads = options.workloads
     run_document = {
         "schema": "gpuval.run/1",
@@ -233,6 +226,7 @@ def _wanted(run_id, options, stages, narrowed, nodes):
 
 
 def _expected(name, hostvars, stages, gang_stages, ids, default_ids, read_plan):
+    """A node's entry in run.json, from its host variables. `ids`, `read_plan`: read node ids and a cabling plan."""
     if not NODE_NAME.fullmatch(name):
         raise run_folder.RunError(
             f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only"

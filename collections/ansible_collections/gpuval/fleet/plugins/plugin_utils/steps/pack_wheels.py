@@ -16,7 +16,7 @@ from ..store.access import open_store
 
 
 def pack_wheels(action: RunAction, *, folder: Path, store: StoreOptions) -> dict[str, Any]:
-    """`wheels`: SHA-256, bytes and key of the archive."""
+    """Returns as `wheels` SHA-256, bytes and key of the archive. `folder`: on the controller, with the wheels."""
     access, paths = open_store(store), sorted(folder.glob("*.whl"))
     if not paths:
         raise SettingError(f"{folder} has no wheels: correct environment_wheels, or make them with `make bundle`")
@@ -38,7 +38,7 @@ def pack_wheels(action: RunAction, *, folder: Path, store: StoreOptions) -> dict
 
 
 def pack(paths: Iterable[Path], archive: Path) -> None:
-    """Write files into an archive without their times and owners: equal wheels make an equal one."""
+    """Write files into an archive without their times and owners: equal wheels make equal archives."""
     with tarfile.open(archive, "w") as tar:
         for path in paths:
             member = tarfile.TarInfo(path.name)

@@ -1,4 +1,4 @@
-"""See that model and datasets are in the store, whole, before a hundred nodes ask for them."""
+"""Ensure that model and datasets are complete in the store before nodes load them."""
 
 import hashlib
 import json
@@ -84,7 +84,7 @@ def _ensure(action, access, label, folder, source, resolve, options):
         return _ready(action, label, folder, listed, changed=False)
     if action.check_mode:
         return {"changed": True, "folder": folder, "msg": f"check mode: {folder} would be uploaded"}
-    # inside the store's own folder, and one for each controller: it is removed with all that is in it
+    # each command downloads into a folder of its own, which it removes at the end
     root = project_path(options.store["state_dir"]) / "store"
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     scratch = Path(tempfile.mkdtemp(prefix="download-", dir=root))
@@ -100,7 +100,7 @@ def _ensure(action, access, label, folder, source, resolve, options):
         trip = round_trip(python, model, access, action.display.display) if options.round_trip else nullcontext()
         with access.naming_full_disk(sum(path.stat().st_size for path in model.files.values())), trip:
             sums = model_source.make_manifest(model)
-            # from here until the end the model does not count as whole
+            # without its manifest the model counts as incomplete until the end
             store.delete_prefix(f"{prefix}{manifest.NAME}")
             model_source.upload(model, access.connection(), transfers=options.transfers)
             listed = _listed(store, prefix)
@@ -142,7 +142,7 @@ def _ready(action, label, folder, listed, **result):
 
 
 def _held_against_manifest(store, prefix, listed):
-    """The files that a store folder lacks by its manifest (or that itself), and its digest. Nodes verify checksums."""
+    """(files that a model in the store lacks, SHA-256 of its manifest). ``listed``: {file: bytes} in the store."""
     raw = store.get_if_there(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES) or b""
     missing = [manifest.NAME]
     with suppress(manifest.ModelManifestError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Write down what gpuval needs to be allowed on a cluster, see that it is, and make its namespace when asked."""
+"""Write the rights that gpuval needs on a cluster to a file, check them, and create the namespace if asked."""
 
 import re
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from ..core.paths import project_path
 from ..core.step_options import PathText
 from ..runs.action import RunAction
 
-#: Of a webhook that answers to no dry run.
+#: Text in the error of an admission webhook that supports no dry run.
 NO_DRY_RUN = "does not support dry run"
-#: A refusal that may concern the image.
+#: Matches the refusal of a pod that may concern its image.
 ABOUT_IMAGES = re.compile(r"image|registr", re.IGNORECASE)
 
 
@@ -87,14 +87,14 @@ def _prepare(action, cluster, options):
 
 
 def missing_namespace(cluster):
-    """The error that says that the namespace is missing; None if it is there, or the user may not see that."""
+    """The error if the cluster's namespace is missing; None if it exists, or the user may not see that."""
     # Lists of a namespace that is missing are empty and no error: only making something there tells.
     manifest = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
     try:
         cluster.create(manifest, dry_run=True)
     except Missing as error:
         return error
-    except Forbidden:  # named with all else that is not allowed
+    except Forbidden:  # the check of all rights reports it
         return None
     except ObjectRefused as error:
         if NO_DRY_RUN not in str(error):  # a webhook, which comes after the look at the namespace
@@ -103,8 +103,8 @@ def missing_namespace(cluster):
 
 
 def _try_pod(action, cluster, settings, named):
-    """A dry run of a pod: Pod Security is final, a quota may be another by then. Without the images of the run
-    (`named`) nothing is known of what is refused for its image."""
+    """Create a pod in a dry run. Raises ObjectRefused by Pod Security; other refusals, as by a quota, may change and
+    are warnings. `named`: images of the run; without any, a refusal for the image is ignored."""
     try:
         cluster.create(manifests.trial_pod(cluster.namespace, settings, named or ["none"]), dry_run=True)
     except ObjectRefused as error:

@@ -1,4 +1,4 @@
-"""How a person gets to a node of a run: prints the command, and writes it for the shell that comes after Ansible."""
+"""Print the command for a shell on a node of a run, or for its log; or write it to a file for the caller to run."""
 
 import shlex
 from pathlib import Path
@@ -14,7 +14,7 @@ from ..watch.reach import followed_stages, over_ssh
 
 
 def in_round(folder, node, stage=""):
-    """The newest round of gangs that has the node, with `stage` if given; None without one."""
+    """The newest multi-node round with `node`, and `stage` if given; None without one, or for a single-node stage."""
     if stage in folder.read_run()["nodes"][node]["stages"]:
         return None
     for below in reversed(document.round_folders(folder, document.read(folder))):
@@ -43,7 +43,7 @@ def reach_node(action: RunCommand, options: ReachNodeOptions) -> dict[str, Any]:
         )
     of_run = run["nodes"][node]["stages"]
     folder = in_round(folder, node, options.stage) or folder
-    run = folder.read_run()  # that of a round, where nodes are at work together
+    run = folder.read_run()  # run.json of the round, if there is one
     stages = run["nodes"][node]["stages"]
     if options.stage and options.stage not in stages:
         stage_names = ", ".join(dict.fromkeys([*of_run, *stages]))

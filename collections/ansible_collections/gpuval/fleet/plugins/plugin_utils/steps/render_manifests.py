@@ -1,4 +1,4 @@
-"""Write everything that a run would make in a cluster into one file, made by what makes it there."""
+"""Write all Kubernetes objects that a run would create into one file."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from ..runs import folder
 from ..runs.action import RunAction, RunOptions
 from ..watch import launch_inputs
 
-#: Texts that no reader of YAML takes for anything else; versions of YAML differ about 1e3, 0o7, and 12:30.
+#: Texts that every YAML reader takes for text without quotes; versions of YAML differ on 1e3, 0o7 and 12:30.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./-]*")
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
@@ -56,7 +56,7 @@ def render_manifests(action: RunAction, options: RenderManifestsOptions) -> dict
     opened = action.folder(options)
     path = project_path(options.path) if options.path else opened.path / "manifests.yml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder.remember(opened)  # from here on it may be applied
+    folder.remember(opened)  # from now on the user may apply the file
     files.replace(path, to_yaml(objects).encode(), files.PRIVATE)
     message = (
         f"{len(objects)} objects for {len(placements)} node(s) in {path}: it has signed URLs and secrets of jobs. "
@@ -86,7 +86,7 @@ class _ManifestDumper(_Base):
     """Writes texts in quotes, unless they are plain words."""
 
     def ignore_aliases(self, _data: Any) -> bool:
-        return True  # who reads manifests wants to see each whole
+        return True  # aliases would make manifests hard to read
 
 
 def _text(dumper: Any, text: str) -> Any:
@@ -99,7 +99,7 @@ _ManifestDumper.add_representer(str, _text)
 
 def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     """Return the objects as documents, each after a line of three hyphens."""
-    plain = (json.loads(json.dumps(item)) for item in objects)  # Ansible's own texts know where they came from
+    plain = (json.loads(json.dumps(item)) for item in objects)  # YAML cannot write Ansible's tagged texts
     return yaml.dump_all(plain, Dumper=_ManifestDumper, explicit_start=True, sort_keys=False, width=1 << 30)
 
 

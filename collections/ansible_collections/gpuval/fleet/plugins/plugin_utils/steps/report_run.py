@@ -46,7 +46,7 @@ def report_run(
     paths = [*(path for path in forms if path.parent == folder.path), folder.path / "report.json"]
     was_judged = run_state.of(folder.read_run())["name"] == run_state.JUDGED
     run = folder.conclude()
-    if folder.is_imported:  # its controller has its place in the store, and speaks of its nodes
+    if folder.is_imported:  # only its own controller writes to the store, and marks nodes
         store = health_file = None
     if store is not None:
         if run_folder.goes_on(folder, run):

@@ -1,4 +1,4 @@
-"""Run the stages of gangs once their members' own stages have passed, and search for the node that makes one fail."""
+"""Run the multi-node stages on nodes whose own stages passed, and search for the node that makes one fail."""
 
 from dataclasses import replace
 from typing import Any

@@ -34,11 +34,11 @@ from ..runs.action import RunAction, RunOptions
 from .prepare_cluster import missing_namespace
 from .render_manifests import to_yaml
 
-#: Settings that are made of others.
+#: Settings that are derived from others.
 DERIVED = {"gpuval_env", "gpuval_store"}
 #: Settings of this command, not of the run.
 OWN = {"gpuval_run_id", "kubernetes_controller", "kubernetes_controller_rights", "kubernetes_controller_state"}
-#: Of the controller in the cluster: its account is that of its pod, and its folders are in it.
+#: Fixed settings of the controller in the cluster, which uses the account and the folders of its pod.
 FIXED = {
     "gpuval_kubeconfig": "",
     "gpuval_kube_context": "",
@@ -47,16 +47,16 @@ FIXED = {
     "gpuval_secrets_file": "",
     "gpuval_health_file": "",
 }
-#: In the default of a setting: the variable of the environment, or of `.env`, that sets it.
+#: Matches, in the default of a setting, the variable of the environment or of `.env` that sets it.
 ENV_KEY = re.compile(r"gpuval_env\.(\w+)")
-#: What an administrator may have to apply: Roles and bindings, and a PriorityClass.
+#: API groups of objects that an administrator may have to apply: Roles, bindings, PriorityClasses.
 GROUPS_OF_RIGHTS = {"rbac.authorization.k8s.io", "scheduling.k8s.io"}
-#: In the refusal of a Role, or of a binding to one, that has more rights than its user.
+#: Text in the refusal of a Role or binding that has more rights than the user.
 BEYOND_USER = "RBAC permissions not currently held"
-#: Words for a Job's state, by the condition that has it.
+#: {condition of a Kubernetes Job: words for its state}.
 ENDS = {"Complete": "has ended with PASS", "Failed": "has ended without PASS"}
 AT_WORK = "is at work"
-#: What a trial compares, in which the version of an object stays.
+#: Fields by which a dry run detects a change: it does not raise an object's version.
 COMPARED = ("spec", "rules", "roleRef", "subjects", "automountServiceAccountToken", "value", "preemptionPolicy")
 SHOWN_METADATA = ("name", "namespace", "labels", "annotations")
 
@@ -65,14 +65,14 @@ class RunInClusterOptions(RunOptions, ClusterAccess):
     state: Literal["present", "absent"] = "present"
     controller: Annotated[dict[str, Any], ControllerPodOptions]
     store: StoreOptions
-    #: What a run may take.
+    #: Time limit of a run.
     seconds: float
     make_namespace: bool = False
     #: Whether rights are applied, and which of the optional ones.
     rights: bool = True
     marks: bool = False
     volumes: bool = False
-    #: Of a CronJob; empty: a Job.
+    #: Schedule of a CronJob, in cron syntax; empty: a Job is made.
     schedule: str = ""
     #: PriorityClass that is made, for the pods of the run.
     priority_class: str = ""
@@ -93,7 +93,7 @@ def run_in_cluster(action: RunAction, options: RunInClusterOptions) -> dict[str,
         except GpuvalError as error:
             if not options.schedule:
                 raise
-            action.display.warning(f"no CronJob is written: {error}")  # but other schedules are
+            action.display.warning(f"no CronJob is written: {error}")  # the playbook writes other schedules
             return {"changed": False, "msg": "no CronJob is written"}
     _check_store(options.store)
     try:
@@ -246,7 +246,7 @@ def _chosen_id(options: RunInClusterOptions) -> str:
 
 
 def _order(action: RunAction, options: RunInClusterOptions, run_id: str) -> ControllerOrder:
-    """What to apply, with all files and settings. Raises PodSettingsError."""
+    """All files, settings and arguments for the controller to apply. Raises PodSettingsError."""
     inventory = origin.folder_name(action.inventory)
     # The Jobs of a CronJob, whose names are up to eleven characters longer, name its runs.
     name = f"recurring-{names.host_name(inventory)}" if options.schedule else run_id or opening.new_run_id()
@@ -373,7 +373,7 @@ def _shown(manifest: Manifest) -> Manifest:
 
 
 def _job_secrets(options: RunInClusterOptions) -> dict[str, str]:
-    """Secrets of jobs by variable, from settings, the file, and for the jobs' names the environment."""
+    """{variable: secret of jobs}: all of gpuval_secrets and its file; from the environment those that jobs name."""
     path, given = options.store["secrets_file"], job_secrets.flat(options.store["secrets"])
     in_file = job_secrets.flat(job_secrets.read(project_path(path))) if path else {}
     required = job_secrets.values(job_stages.secret_names(map(project_path, options.jobs)), options.store)

@@ -1,4 +1,4 @@
-"""Make the store usable: start the embedded one, or check the S3 service; see that the bucket is there."""
+"""Make the store usable: start the embedded store or check the S3 service, and ensure that the bucket exists."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -34,8 +34,7 @@ def serve_store(action: RunAction, options: ServeStoreOptions) -> dict[str, Any]
         stopped = access.stop()
         rotated = access.rotate() if options.rotate_keys else False
         return {"changed": stopped or rotated, "stopped": stopped, "rotated": rotated}
-    in_clear = preflight.tls_remark(options.store["endpoint"])
-    if in_clear:
+    if in_clear := preflight.tls_remark(options.store["endpoint"]):
         action.display.warning(in_clear)
     if action.check_mode:
         return {"changed": not access.running(), "msg": "check mode: the store is left alone"}

@@ -1,4 +1,4 @@
-"""Change how many nodes of a run that is watched work, and load images, at once."""
+"""Change, while a run is watched, how many of its nodes work at once, and how many load images at once."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Record the error that ended the preparation of a run or its gangs."""
+"""Record the error that ended the preparation of a run, or its multi-node tests."""
 
 from typing import Any
 
@@ -19,11 +19,11 @@ def update_run(
     failed_subject: str = "",
     gang_error: str | None = None,
 ) -> dict[str, Any]:
-    """`failed_subject`: what an error of the preparation speaks of: `store`, or nothing."""
+    """Each error is its text, None without one. `failed_subject`: `store` if the preparation failed by the store."""
     if preparation_error is not None:
         reason = f"{UNREAD if failed_subject == 'store' else NOT_PREPARED}: {preparation_error or 'no message'}"
         return _end_preparation(action, options, reason)
-    # The gangs end after an error, which becomes the reason in verdict and report.
+    # An error ends the multi-node tests, and becomes the reason in verdict and report.
     if action.check_mode:
         return {"changed": False, "skipped": True}
     reason = session.abort(action.folder(options), gang_error or "no message")
@@ -32,7 +32,7 @@ def update_run(
 
 
 def _end_preparation(action, options, reason):
-    """End a run whose preparation failed: no node is launched. Nodes that the probe did not reach keep its finding."""
+    """End a run whose preparation failed, so that no node is launched. Unreachable nodes keep the probe's reason."""
     folder = action.folder(options)
     run = folder.read_run()
     if action.check_mode or state.of(run).get("started_at"):

@@ -15,9 +15,9 @@ from ..evidence_bundle import replay, signing_keys, statement
 from ..evidence_bundle.verify_bundle import VERIFIED
 from ..runs.action import RunAction
 
-#: Lines for each kind of problem.
+#: Max lines for each kind of problem.
 MAX_LINES = 40
-#: Of all files of a bundle: a page or a program in it could pass for a part of what was judged.
+#: Suffixes of a bundle's files: a page or a program in it could pass for a part of the evidence.
 SUFFIXES = (".json", ".log", ".yml")
 
 
@@ -40,7 +40,7 @@ def verify_bundle(
             copy = Path(tempfile.mkdtemp(dir=temporary)) / "bundle"
             return copy, statement.check(folder, known, copy)
 
-        with processes.beside(check, sys.maxsize) as checked_beside:  # its memory is free again for the judgement
+        with processes.beside(check, sys.maxsize) as checked_beside:  # a subprocess, whose memory is free afterwards
             copy, checked = checked_beside()
         differences, remarks = ["not judged again, since files differ"], list[str]()
         if not checked.problems:
@@ -77,8 +77,8 @@ def verify_bundle(
 
 
 def _judge_again(bundle: Path, predicate: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Where the report in a bundle differs from the one judged from it, or the statement from both; and data files that
-    are not those of the release that judged."""
+    """Judge a bundle's evidence again. Returns lines on differences from its report or statement, and lines on data
+    files that are not those of the release that judged."""
     names = sorted(str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file())
     if foreign := [name for name in names if not name.endswith(SUFFIXES)]:
         return [f"{name}: no file of an evidence bundle; nothing proves what it says" for name in foreign], []

@@ -1,4 +1,4 @@
-"""Launch the plans of a run and watch it until every node is done by its scheduler."""
+"""Launch the plans of a run on its nodes, and watch the run until every node is done."""
 
 from typing import Any
 

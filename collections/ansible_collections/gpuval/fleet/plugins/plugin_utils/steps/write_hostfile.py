@@ -1,4 +1,4 @@
-"""Write the hostfile of the nodes of a run that may work together."""
+"""Write MPI hostfiles with the nodes of a run that passed and may work together."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -82,7 +82,7 @@ def write_hostfile(action: RunAction, options: WriteHostfileOptions) -> dict[str
 def unsettled(
     run: Mapping[str, Any], document: Mapping[str, Any] | None, nodes: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Lines on why nodes that passed in the run are not accepted."""
+    """Remarks on a run whose passed nodes are not accepted. `document`: gangs.json; `nodes`: of the report."""
     remarks = []
     if run["narrowed_by"]:
         remarks.append(f"was narrowed ({', '.join(run['narrowed_by'])}): its nodes are not accepted by it")

@@ -50,10 +50,9 @@ def take_run(raw: bytes, folder: str) -> dict[str, Any]:
         raise Damaged(f"{key} in the store names the folder {one_line(run['folder'], 80)!r}: it was moved there")
     try:
         run_folder.check_run_id(run["run_id"])
+        _created(run)
     except run_folder.RunError as error:
         raise Damaged(f"{key} in the store: {error}") from None
-    try:
-        _created(run)
     except ValueError:
         raise Damaged(f"{key} in the store is damaged: created_at is no time") from None
     return run
