@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import time
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import StoredStatus
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import show_status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store, put_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
@@ -342,6 +344,47 @@ def test_status_tells_the_end_of_a_run_whose_store_was_cleaned_away(results):
     run = make_run()
     publishing.keep_verdict(folder, judge(run, healthy(run)))
     done = run_action("show_status", options, task_vars=variables(results, "a"))
+    assert not done.failed
+    assert f"run r1 has ended: PASS (1 PASS, 0 FAIL, 0 INCOMPLETE): {folder.path / 'report.html'}" in done.text
+
+
+@pytest.mark.parametrize("is_read_from_store", [False, True])
+def test_a_watched_run_that_is_judged_and_cleaned_between_two_looks_ends(results, monkeypatch, is_read_from_store):
+    folder = at_work(started(results, "r1"))
+    options = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    store = open_store({"endpoint": "", "address": "", "port": 0, **options})
+    if is_read_from_store:
+        store.start()
+        put_run(store.store(), folder.read_run())
+    else:
+        updates = {"node-1": publishing.NodeUpdate(None, folder.read_launch("node-1"))}
+        document = publishing.watch_document(
+            folder.read_run(),
+            updates,
+            [],
+            run_seconds=1,
+            begun_seconds=1,
+            window=(0, 0),
+            silence_seconds=9,
+            ended=False,
+        )
+        run_folder.write_json(folder.watch_file, document)
+
+    def judge_and_clean(_seconds):
+        assert folder.read_run()["finished_at"] is None, "the watch ends with the next look"
+        folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+        run = make_run()
+        publishing.keep_verdict(folder, judge(run, healthy(run)))
+        folder.mark_cleaned()
+        store.stop()
+        store.rotate()
+
+    monkeypatch.setattr(show_status, "time", SimpleNamespace(sleep=judge_and_clean, monotonic=time.monotonic))
+    try:
+        arguments = {"results_dir": str(results), "store": options, "watch": True}
+        done = run_action("show_status", arguments, task_vars=variables(results, "a"))
+    finally:
+        store.stop()
     assert not done.failed
     assert f"run r1 has ended: PASS (1 PASS, 0 FAIL, 0 INCOMPLETE): {folder.path / 'report.html'}" in done.text
 

@@ -21,9 +21,13 @@ from ..status.folder_reader import is_current, read_status
 
 #: A watch without news prints its progress at least this often.
 QUIET_SECONDS = 60.0
-#: A run is watched at most so long beyond its deadline.
+#: Max seconds to watch a run beyond its deadline.
 BEYOND_SECONDS = 1800.0
 MOST_REFUSED = 20
+
+
+class RunEnded(Exception):  # noqa: N818 - no error
+    """The end of a run is known without its store. The argument is the result of the step."""
 
 
 class ShowStatusOptions(RunOptions):
@@ -41,7 +45,10 @@ def show_status(action: RunCommand, options: ShowStatusOptions) -> dict[str, Any
     if options.interval_seconds <= 0 or options.watch_seconds < 0:
         raise folder.RunError("status_interval_seconds must be greater than 0, and status_watch_seconds not less")
     action.remember_place(options)
-    return StatusDisplay(action, options).show()
+    try:
+        return StatusDisplay(action, options).show()
+    except RunEnded as ended:
+        return ended.args[0]
 
 
 class StatusDisplay:
@@ -55,9 +62,9 @@ class StatusDisplay:
         if self.own:
             action.name_newer(options.run_id, self.own)
         if not (self.own or options.run_id or options.folder) and folder.known_runs(results):
-            action.folder(options)  # the runs here are of other inventories; says so
-        if not (self.own and is_current(self.own)) and (result := self._open_store()) is not None:
-            return result
+            action.folder(options)  # raises RunError: the runs here are of other inventories
+        if not (self.own and is_current(self.own)):
+            self._open_store()
         status = self._look()
         self._show(status)
         if options.watch and not status.over:
@@ -66,8 +73,8 @@ class StatusDisplay:
         return self._concluded(status)
 
     def _open_store(self):
-        """Read the run from the store from now on. Returns the result for a run whose end is known without it."""
-        from ..status.reader import StatusReader  # noqa: PLC0415 - as the next ones: a tenth of a second, seldom needed
+        """Read the run from the store from now on. Raises RunEnded for a run whose end is known without the store."""
+        from ..status.reader import StatusReader  # noqa: PLC0415 - seldom needed, takes a tenth of a second
         from ..store import file_recovery, stored_runs  # noqa: PLC0415
         from ..store.access import open_store  # noqa: PLC0415
 
@@ -75,16 +82,15 @@ class StatusDisplay:
         access = open_store(options.store)
         if self.own and not action.check_mode:
             file_recovery.recover(self.own, access, action.display.warning)
-        if self.own and not access.known() and (verdict := self._last_verdict()):
-            return verdict
-        if self.own and self.own.seen().never_started:  # its reason is here, whether the store answers or not
+        if self.own and not access.known():
+            self._end_with_verdict()
+        if self.own and self.own.seen().never_started:  # the folder has its reason, even if the store is down
             stored = run_status.StoredStatus(run=self.own.read_run(), moment=datetime.now(timezone.utc))
-            return self._concluded(run_status.Status(self._with_own(stored)))
+            raise RunEnded(self._concluded(run_status.Status(self._with_own(stored))))
         store = access.store()
         run, lines = (self.own.read_run(), []) if self.own else stored_runs.find(store, options.run_id, options.folder)
         self._say(*lines)
         self.reader = StatusReader(store, run)
-        return None
 
     def _concluded(self, status):
         result = {
@@ -93,27 +99,28 @@ class StatusDisplay:
             "run_id": status.known.run["run_id"],
             "verdict": status.verdict,
         }
-        if not status.accepted:  # the message of a task that failed is printed, and its result whole
+        if not status.accepted:  # Ansible prints message and result of a failed task
             return {**result, "failed": True}
         self._say(result["msg"])
         return {**result, "status": self.lines, "nodes": {node.name: node.state for node in status.nodes}}
 
-    def _last_verdict(self):
-        """The final status of a run whose store `make clean` removed; None before its end, or before its report."""
+    def _end_with_verdict(self):
+        """Raise RunEnded with the verdict of a run whose store `make clean` removed. Returns if the run has not ended,
+        or was not reported yet."""
         run, verdict = self.own.read_run(), publishing.judged(self.own)
         if run["finished_at"] is None or (verdict is None and folder.is_unreported(run)):
-            return None
+            return
         if verdict is None:
             raise folder.RunError(overview.without_verdict(self.own, run))
         message = f"{status_lines.ended_line(run['run_id'], verdict)}: {self.own.path / 'report.html'}"
         self._say(message)
         result = {"changed": False, "msg": message, "run_id": run["run_id"], "verdict": verdict["verdict"]}
-        return {**result, "failed": verdict["verdict"] not in run_status.ACCEPTED}
+        raise RunEnded({**result, "failed": verdict["verdict"] not in run_status.ACCEPTED})
 
     def _look(self):
         stored = read_status(self.own) if self.own else None
         if stored is None:
-            if self.reader is None:  # its controller is gone since
+            if self.reader is None:  # its controller ended since
                 self._open_store()
             stored = self.reader.look()
         age = (stored.moment - stored.watch_modified).total_seconds() if stored.watch_modified else None
@@ -160,6 +167,8 @@ class StatusDisplay:
                     self._say("the store answers again")
                 away = False
             except StoreError as error:
+                if self.own and publishing.judged(self.own):  # and cleaned since the last look
+                    self._end_with_verdict()
                 if not away:
                     self._say(f"the store does not answer: {error}")
                 away = True
