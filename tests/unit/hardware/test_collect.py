@@ -190,7 +190,7 @@ def test_one_gpu_listed_twice_is_a_failure(machine):
     machine.tool("nvidia-smi", f"cat {machine}/log")
     result = facts_result(str(machine), "auto")
     assert result["state"] == "failure"
-    assert f"gpu:0, gpu:1 have one UUID ({first})" in result["message"]
+    assert f"gpu:0, gpu:1 have the same UUID ({first})" in result["message"]
 
 
 @pytest.mark.parametrize("with_pci", [True, False])

@@ -113,7 +113,7 @@ def test_interfaces_are_found_by_driver_and_those_that_are_missing_are_counted()
 
 def test_an_interface_that_two_entries_mean_is_a_problem():
     (problem,) = plan({"interfaces": [{"name": "ib0"}, {"pattern": "ib*"}]}).problems
-    assert "ib0 is meant by two entries" in problem
+    assert "ib0 matches two entries" in problem
 
 
 def test_an_unknown_kernel_parameter_is_a_problem():
@@ -171,7 +171,7 @@ def test_a_route_that_could_not_be_put_back_is_not_replaced():
     state = dataclasses.replace(MACHINE, routes=(route("10.9.0.0/16", "eth0", nexthops=[{}, {}]),))
     result = plan({"interfaces": [{"name": "ib0", "routes": [{"to": "10.9.0.0/16"}]}]}, state)
     assert not result.changes
-    assert "could not be put back" in result.problems[0]
+    assert "cannot restore" in result.problems[0]
 
 
 def test_a_change_and_its_inverse():

@@ -114,8 +114,8 @@ def test_bytes_pass_both_ways_and_floors_are_kept(serve, measure):
 @pytest.mark.parametrize(
     ("path", "more", "message"),
     [
-        ("/stalls", {}, "stop within"),
-        ("/closes", {}, "of 300000 bytes passed before it ended"),
+        ("/stalls", {}, "the answer stalled"),
+        ("/closes", {}, "of 300000 bytes passed before the answer ended"),
         ("/away", {}, "GET answered with HTTP 404"),
         ("/refused", {"method": "PUT"}, "PUT answered with HTTP 403"),
     ],

@@ -135,7 +135,7 @@ class CallbackModule(CallbackBase):
         if self._run:
             folder = _late("runs.folder").RunFolder(Path(self._run))
             try:
-                folder.advance(state.FAILED, self._failure or "its playbook ended early", os.getpid())
+                folder.advance(state.FAILED, self._failure or "the playbook ended early", os.getpid())
             except (errors.GpuvalError, OSError) as error:
                 problem = isinstance(error, OSError) and errors.disk_problem(
                     error, {"gpuval_results_dir": folder.results}

@@ -122,7 +122,7 @@ class Builder:
         if base_digest and base_image.digests and base_digest not in base_image.digests:
             raise BuildError(
                 f"{base} has moved: it is {base_image.digest} now, and was {base_digest} when {reference} was built. "
-                "See why; then set container_image_new_base: true, or name the base with @sha256:..."
+                "Check why; then set container_image_new_base: true, or name the base with @sha256:..."
             )
         labels = {CONTEXT_LABEL: digest, BASE_LABEL: base_image.id}
         labels |= {BASE_DIGEST_LABEL: base_image.digest} if base_image.digest else {}

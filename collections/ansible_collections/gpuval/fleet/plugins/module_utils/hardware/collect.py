@@ -210,7 +210,7 @@ def _duplicates(gpus: list[dict[str, Any]]) -> list[str]:
             if times > 1:
                 places = ", ".join(f"gpu:{gpu['index']}" for gpu in whole if gpu[what] == identity)
                 failures.append(
-                    f"{places} have one {name} ({identity}). Remedy: reboot, and report to the vendor what comes back"
+                    f"{places} have the same {name} ({identity}). Remedy: reboot; if it persists, ask the vendor"
                 )
     return failures
 

@@ -167,7 +167,7 @@ def _selected(
         for name in (interface.name for interface in interfaces):
             if name in entry_by_name:
                 plan.problems.append(
-                    f"{name} is meant by two entries of network_interfaces ({entry_by_name[name]}; {entry}): leave one "
+                    f"{name} matches two entries of network_interfaces ({entry_by_name[name]}; {entry}): remove one "
                     "of them, or use exclude"
                 )
             entry_by_name[name] = entry
@@ -196,7 +196,7 @@ def _add_routes(name: str, entry: DeclaredInterfaces, state: NetworkState, plan:
             continue
         if present and not is_restorable(present):
             plan.problems.append(
-                f"the route to {to} has settings that could not be put back ({', '.join(sorted(present))}): remove it "
+                f"the route to {to} has settings that gpuval cannot restore ({', '.join(sorted(present))}): remove it "
                 "yourself, or declare another metric"
             )
         else:

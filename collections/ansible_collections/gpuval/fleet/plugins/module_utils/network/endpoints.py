@@ -165,7 +165,7 @@ def _http(
         if not accepted:
             result["message"] = f"{endpoint.host}: {endpoint.method} answered with HTTP {answer.status}"
         elif not complete:
-            why = f"within {seconds:g} s" if time.monotonic() >= end else "before it ended: is the file as large?"
+            why = f"within {seconds:g} s" if time.monotonic() >= end else "before the answer ended: check its size"
             result["message"] = f"{endpoint.host}: {got} of {size_bytes} bytes passed {why}"
         else:
             result["state"] = "ok"
@@ -176,7 +176,7 @@ def _http(
         if result["status"] is None:
             result["message"] = f"{endpoint.host} port {port}: no answer within {seconds:g} s"
         else:
-            result.update(state="http", message=f"{endpoint.host}: the answer came to a stop within {seconds:g} s")
+            result.update(state="http", message=f"{endpoint.host}: the answer stalled, incomplete after {seconds:g} s")
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         result["message"] = f"{endpoint.host} port {port}: {reason}"

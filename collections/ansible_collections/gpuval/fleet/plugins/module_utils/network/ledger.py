@@ -151,7 +151,7 @@ class ChangeLedger:
             self.attempt = str(document.get("attempt", ""))
         except (ValueError, KeyError, TypeError) as error:
             raise NodeError(
-                f"{self.path} is damaged ({error}): see by hand that the network is right, then remove the file"
+                f"{self.path} is damaged ({error}): check the node's network by hand, then remove the file"
             ) from error
 
 
@@ -204,7 +204,7 @@ def _revert(change: NetworkChange, host: NetworkHost, *, dry: bool, is_forced: b
         host.make(change.inverse())
         present = change.value_in(host.state(change.sysctls))
         if not change.is_same(present, change.before):
-            raise NodeError(f"still {_in_one_line(present)} after it was put back")
+            raise NodeError(f"still {_in_one_line(present)} after it was restored")
     return "restored", str(change.inverse())
 
 

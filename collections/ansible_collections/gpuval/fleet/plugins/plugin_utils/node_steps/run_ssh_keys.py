@@ -14,7 +14,7 @@ def run_ssh_keys(action: RunAction, options: RunOptions, directory: str = "", po
     folder = action.folder(options)
     run = folder.read_run()
     if node not in run["nodes"]:
-        raise AnsibleActionFail(f"{node} is not in run {run['run_id']}: validate with it under this run id, then again")
+        raise AnsibleActionFail(f"{node} is not in run {run['run_id']}: validate with it under this run id, then retry")
     if not 0 < port < 65536:
         raise AnsibleActionFail(f"ssh_keys_port {port} is not a port")
     keys = RunKeys(folder.state / "ssh")
