@@ -37,7 +37,7 @@ MAX_LISTED = 5000
 #: Module that runs jobs. Engines keep its output with the jobs' secrets; the stage's log has it without secrets.
 JOB = "gpuval_workloads.job"
 
-#: Commands: name in the archive, time limit in seconds, command. Commands that are not installed are left out.
+#: Commands whose output is evidence: name in the archive, time limit in seconds, command. Missing ones are left out.
 COMMANDS = (
     ("system/uname.txt", COMMAND_SECONDS, ("uname", "-a")),
     ("system/uptime.txt", COMMAND_SECONDS, ("uptime",)),
@@ -93,14 +93,14 @@ FILES = (
     ("gpu/fabricmanager.log", "/var/log/fabricmanager.log"),
 )
 
-#: Fields of a container's description in the evidence; its environment and command are excluded.
+#: Fields of a container's description (`inspect`) that go into the evidence; environment and command do not.
 CONTAINER_STATE = ("Id", "Name", "Created", "Image", "RestartCount", "State")
 CONTAINER_HOST = (
     *("AutoRemove", "Binds", "CapAdd", "CpusetCpus", "DeviceRequests", "Devices", "IpcMode", "Memory", "NanoCpus"),
     *("NetworkMode", "OomKillDisable", "Privileged", "SecurityOpt", "ShmSize", "Ulimits"),
 )
 
-#: Files of a run's folder in the archive, the most informative first. No other files are included.
+#: Files of a run's folder that go into the evidence archive, the most informative first. Others are left out.
 RUN_FILES = ("state.json", "plan.json", "runner.log", "uploaded.json", "undo/*.json", "records/*.json", "logs/*.log",
              "series/*.json")  # fmt: skip
 

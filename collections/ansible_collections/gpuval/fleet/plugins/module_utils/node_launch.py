@@ -56,7 +56,7 @@ TWICE = "this machine is in this run already, as {name}: one machine is listed t
 #: Time limit of the trial of what stages need: imports may come from a slow shared file system.
 TRIAL_SECONDS = 90
 TRIALS_AT_ONCE = 4
-#: Levels of hidden folders that a trial's home has as real folders, not as links: programs create folders in them.
+#: Levels of hidden folders that the home of a trial has as real folders, not as links: programs create folders there.
 MIRRORED_LEVELS = 2
 MAX_SETTINGS_BYTES = 65536
 CACHES = (".cache", ".nv", ".triton")
@@ -230,7 +230,7 @@ def mirror(source, folder, levels):
 
 
 def copied(entry, target):
-    """Copy a small file, such as settings, which programs write when they start. Returns whether it was copied."""
+    """Copy a small file of a home, such as settings, which programs write when they start. Returns whether it did."""
     try:
         if not entry.is_file(follow_symlinks=False) or entry.stat().st_size > MAX_SETTINGS_BYTES:
             return False

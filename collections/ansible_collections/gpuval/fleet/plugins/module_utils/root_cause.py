@@ -343,7 +343,7 @@ def _plain(text: str) -> str:
 
 
 def _shortened(text: str, start: int = 0) -> str:
-    """Return a text cut to bounded length; the cut text begins at `start` if that is far from the text's start."""
+    """Return a text, cut to MAX_TEXT characters; a cut text begins at position `start` if that is far from 0."""
     text = text if len(text) <= MAX_TEXT or start < MAX_TEXT // 3 else text[start:]
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 105]} ... {text[-100:]}"
 
@@ -359,7 +359,7 @@ class _CauseReader:
         self._open: set[str] = set()
         #: Names of hosts that prefix lines, as with pdsh.
         self._sources: set[str] = set()
-        #: Lines known to be harmless, with their digits removed.
+        #: Log lines known to be harmless, with `#` in place of digits.
         self._innocent: set[str] = set()
         self._shape = ""
         self._compared = self._progress = 0
@@ -398,7 +398,7 @@ class _CauseReader:
         return self._streams.setdefault(source, _ProcessStream())
 
     def _read_traceback(self, stream: _ProcessStream, text: str, head: LineHead) -> bool:
-        """Return whether a line is part of a traceback; the line that ends a traceback is kept as a failure."""
+        """Return whether a log line is part of a traceback; the line that ends a traceback is kept as a failure."""
         may_begin = text.startswith("Traceback") or not stream.continues
         begin = _TRACEBACK.match(text) if may_begin and ("Traceback (most" in text or 'File "' in text) else None
         chain = next((chain for chain in _CHAINS if chain in text), "")
@@ -437,7 +437,7 @@ class _CauseReader:
         return True
 
     def _take_detail(self, stream: _ProcessStream, text: str, source: str) -> bool:
-        """Return whether a line completes the text of the last failure: it follows a colon, or NCCL's "Last error:"."""
+        """Return whether a log line completes the last failure's text: it follows a colon, or NCCL's "Last error:"."""
         is_last = text.startswith(_LAST_ERROR)
         expected, stream.continues = stream.continues, text == _LAST_ERROR
         detail = text[len(_LAST_ERROR) :].strip() if is_last else text
@@ -452,7 +452,7 @@ class _CauseReader:
         return True
 
     def _note(self, text: str, head: LineHead, stream: _ProcessStream, exception: str = "") -> None:
-        """Keep a line that reports a failure, by its weight. `exception`: name of the exception in the line."""
+        """Keep a log line that reports a failure, by its weight. `exception`: name of the exception in the line."""
         is_loud, text = head.level[:1] in ("E", "F", "C") and not text[:1].isspace(), text.strip()
         self._compared += not exception
         if self._compared > MAX_COMPARED and not exception:
@@ -493,7 +493,7 @@ class _CauseReader:
         self._keep(failure)
 
     def _chain(self, stream: _ProcessStream, failure: _LoggedFailure) -> None:
-        """Chain a failure to the exception before, which explains it, unless programs expect that exception."""
+        """Chain a logged failure to the exception before, which explains it, unless programs expect that exception."""
         before, chain = stream.before, stream.chain
         stream.before, stream.chain = failure, ""
         if chain == _IGNORED:
@@ -515,7 +515,7 @@ class _CauseReader:
             self._failures[failure.weight].append(failure)
 
     def _read_summary(self, stream: _ProcessStream, text: str, head: LineHead) -> bool:
-        """Return whether a line is part of torchrun's summary. A process's last field there says how it ended."""
+        """Return whether a log line is part of torchrun's summary. A process's last field there says how it ended."""
         match = _FIELD.match(text.strip())
         if match is None:
             return False
@@ -538,7 +538,8 @@ class _CauseReader:
         return True
 
     def cause(self, local_is_global: bool) -> Optional[RootCause]:
-        """Return the first failure of the greatest weight in the log; None without a failure."""
+        """Return the root cause: the first failure of the greatest weight in the log; None without a failure.
+        `local_is_global`: whether all ranks are on this node."""
         failures = next((self._failures[weight] for weight in WEIGHTS if self._failures[weight]), None)
         if not failures:
             return None

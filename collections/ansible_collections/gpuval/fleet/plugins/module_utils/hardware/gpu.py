@@ -42,8 +42,8 @@ class SmiReading(NamedTuple):
     columns: str
 
 
-#: Kinds of attributes: a metric of the facts, whose unit is the last word of its name; a counter that shows broken
-#: memory; a value that is only sampled beside a stage and is no fact of the machine.
+#: Kinds of attributes of ``Gpu``: a metric of the facts, whose unit is the last word of its name; a counter that shows
+#: broken memory; a value that is only sampled beside a stage and is no fact of the machine.
 METRIC, FAULT, LIVE = "metric", "fault", "live"
 
 

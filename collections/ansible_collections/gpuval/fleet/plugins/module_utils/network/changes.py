@@ -38,19 +38,19 @@ class NetworkChange:
 
     @property
     def sysctls(self) -> list[str]:
-        """Return the kernel parameters that `value_in` reads from a state."""
+        """Return the kernel parameters that `value_in` needs in a network state."""
         return [self.subject] if self.kind == "sysctl" else []
 
     @property
     def is_down(self) -> bool:
-        """Whether the change sets an interface down, even for a moment."""
+        """Whether the change sets a network interface down, even for a moment."""
         return self.kind == "flap" or (self.kind == "state" and self.after == "down")
 
     def inverse(self) -> NetworkChange:
         return NetworkChange(self.kind, self.subject, self.after, self.before, self.interface)
 
     def value_in(self, state: NetworkState) -> Any:
-        """Return a state's value of the setting, comparable with `before` and `after`; for a flap, up or down."""
+        """Return the setting's value in a network state, as `before` and `after` have it; for a flap, up or down."""
         if self.kind == "route":
             route = self.after or self.before
             return find_route(state, route["dst"], route["metric"])

@@ -76,7 +76,7 @@ class NetworkHost:
         )
 
     def make(self, change: NetworkChange) -> None:
-        """Apply a change: set its value `after`."""
+        """Apply a change of the network: set its value `after`."""
         link = ("link", "set", "dev", change.interface)
         if change.kind in ("flap", "state"):
             self.ip(*link, "down" if change.kind == "flap" else change.after)

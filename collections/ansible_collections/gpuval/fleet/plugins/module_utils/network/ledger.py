@@ -27,7 +27,7 @@ ROLL_BACK_SECONDS = 30
 RESTORE_SECONDS = 60
 POLL_SECONDS = 0.2
 
-#: Changes by outcome: `restored`, `kept` (changed by others since, so left alone), `left` (could not be restored).
+#: Network changes by outcome of undoing: `restored`, `kept` (changed by others since, so left alone), `left` (failed).
 PutBack = dict[str, list[str]]
 
 
@@ -75,12 +75,12 @@ class ChangeLedger:
         run_detached(roll_back_unless_confirmed)
 
     def note(self, change: NetworkChange) -> None:
-        """Record a change that is about to be made."""
+        """Record a change of the network that is about to be made."""
         self.pending.append(change)
         self._write()
 
     def confirm(self) -> None:
-        """Make the pending changes final. A later restore uses the value before a setting's first change."""
+        """Make the pending network changes final. A later restore uses the value before a setting's first change."""
         changes = {change.identity: change for change in self.confirmed}
         for change in self.pending:
             before = changes.get(change.identity, change).before
@@ -96,7 +96,7 @@ class ChangeLedger:
     def roll_back(
         self, host: NetworkHost, is_forced: bool = True, has_confirmed: bool = False, dry: bool = False
     ) -> PutBack:
-        """Restore the values before the pending changes; with `has_confirmed`, before all changes.
+        """Restore the network's values before the pending changes; with `has_confirmed`, before all changes.
 
         `is_forced` also restores settings that others changed since. `dry` only lists the changes.
         """
@@ -184,7 +184,7 @@ def restore_network(base: Path, seconds: float = RESTORE_SECONDS, dry: bool = Fa
 
 
 def _revert(change: NetworkChange, host: NetworkHost, *, dry: bool, is_forced: bool) -> tuple[str, str]:
-    """Restore the value before a change. Returns the key in ``PutBack`` (empty if nothing is to be done) and a text."""
+    """Restore a network setting's value before a change. Returns a key of ``PutBack`` (empty: no need) and a text."""
     state = host.state(change.sysctls)
     present = change.value_in(state)
     if change.interface and change.interface not in state.interfaces:

@@ -116,7 +116,7 @@ def find_route(state: NetworkState, to: str, metric: int) -> Optional[dict[str, 
 
 
 def route_words(route: dict[str, Any]) -> list[str]:
-    """Return a route as arguments of `ip route replace`."""
+    """Return a route of `ip -json` as arguments of `ip route replace`."""
     words = [route["type"]] if route.get("type", "unicast") != "unicast" else []
     words.append(route["dst"])
     for key, word in (("gateway", "via"), ("dev", "dev"), ("protocol", "proto"), ("prefsrc", "src")):

@@ -92,7 +92,7 @@ def would_end(folder):
 
 
 def remove_launch(folder):
-    """Remove files and keys of a launch that died before it started anything, and the folders above if empty."""
+    """Remove files and keys of a launch that died before it started anything, and empty folders above `folder`."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

@@ -36,7 +36,7 @@ class BuildContext:
         return f"{self.folder}/Dockerfile"
 
     def digest(self, base: str, arguments: Mapping[str, str]) -> str:
-        """SHA-256 over all inputs of the image: files, arguments, and the name of the base image."""
+        """Return the SHA-256 over all inputs of an image: files, build arguments, and the name of the base image."""
         total = hashlib.sha256()
         total.update(json.dumps([self.folder, base, sorted(arguments.items())]).encode())
         for name, path in sorted(self.files.items()):
@@ -45,7 +45,7 @@ class BuildContext:
         return total.hexdigest()
 
     def write(self, target: Path) -> None:
-        """Write the context as a tar without this machine's owners, times and umask, so that builders' caches hit."""
+        """Write the build context as a tar without this machine's owners, times and umask, so that caches hit."""
         with tarfile.open(target, "w") as tar:
             tar.addfile(tarfile.TarInfo("local/.keep"))  # some builders do not copy an empty folder
             for name, path in sorted(self.files.items()):

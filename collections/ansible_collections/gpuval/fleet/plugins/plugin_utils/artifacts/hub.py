@@ -20,7 +20,7 @@ from ..core.processes import Parent
 from ..store.rclone import COPY_SECONDS
 
 LOOK_SECONDS, PROGRESS_SECONDS = 1.0, 30.0
-#: Seconds without data after which a download fails, also before the first answer.
+#: Seconds without data after which a download from the hub fails, also before the first answer.
 SILENCE_SECONDS = 120.0
 #: Files not downloaded. Meta's checkpoints (original/) hold the same weights again and double the size of a Llama.
 IGNORED = ["original/*", ".gitattributes", *(f"*{suffix}" for suffix in manifest.RUNS_CODE)]
@@ -84,7 +84,7 @@ def fetch(
 
 
 def _work(writer: Pipe, log: Path, repository: str, root: Path, revision: str | None, token: str | None) -> None:
-    """Download in the child process, with its output and the client's warnings in `log`; sends a HubAnswer."""
+    """Download a hub's repository in the child process, with its output in `log`; send a HubAnswer to `writer`."""
     with log.open("w", encoding="utf-8") as output:
         sys.stdout = sys.stderr = output
         for descriptor in (1, 2):

@@ -255,7 +255,7 @@ def read_catalogue(state_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def remember(state_dir: Path, entry: Mapping[str, Any]) -> bool:
-    """Add a built image to the catalogue, under a lock. Returns whether that changed the catalogue."""
+    """Add an image that was built or copied to the catalogue, under a lock. Returns whether the catalogue changed."""
     path = state_dir / CATALOGUE
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     late = ImagesError(f"another process holds {path.name}.lock beside {path}: end it, and run again")

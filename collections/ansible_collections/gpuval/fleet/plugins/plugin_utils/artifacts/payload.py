@@ -33,7 +33,7 @@ SHARED = (
     *(f"network/{name}.py" for name in ("__init__", "endpoints", "parallel", "tcp")),
 )
 
-#: Name of the package with the program of an extension's stage.
+#: Name of the Python package that holds the program of a stage of an extension.
 PROGRAM = "program"
 SHEBANG = b"#!/usr/bin/env python3\n"
 #: Start of the runner. Without gc.freeze Python would search for garbage at its end, a 20th of a short command's time.

@@ -187,7 +187,7 @@ class ImageMaker:
         return outcome["changed"] or (publish and not saved), {**build_facts, **outcome.get("archive", {})}
 
     def _on_builder(self, name, arguments, context):
-        """Build on the builder, save there, and bring the archive into the controller's folder."""
+        """Build and save an image on the builder, and bring its archive into the controller's folder."""
         folder = self.state / "images"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         local = self.action._connection.transport in HERE

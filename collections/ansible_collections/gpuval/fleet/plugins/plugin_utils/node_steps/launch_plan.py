@@ -37,7 +37,7 @@ class LaunchOptions(RunOptions, ProbeOptions):
     force: bool = False
     #: The run (gpuval.run/1) in check mode, which writes no run.json.
     run: Mapping[str, Any] = field(default_factory=dict)
-    #: Declarations of the stages by name.
+    #: Declarations of stages (workloads) by name.
     workloads: Mapping[str, Any]
     runtime: str = "auto"
     #: Python of stages that run on the host.
