@@ -1,6 +1,7 @@
 """Decides which runs accept which nodes: ``decide`` makes acceptance.json from reports alone. Pure.
 
-A node's last whole run accepts it, if RUNS names that run. Faults count from all runs in the results folder.
+In a whole run a node passed all that an acceptance needs. The last one accepts the node, if RUNS names it. Faults
+count from all runs in the results folder.
 """
 
 import itertools

@@ -42,7 +42,7 @@ def find(results: Path, inventory: Sequence[str], places: Sequence[str], store: 
     for folder in run_folder.known_runs(results):
         run_id, run = folder.path.name, run_folder.read_object(folder.run_file)
         run_origin = run.get("origin") or {}
-        has_keys = (folder.state / "ssh").exists()  # `make keys` places them after a clean, too
+        has_keys = (folder.state / "ssh").exists()  # `make keys` may add SSH keys after a clean
         open_ended = "finished_at" not in run or has_keys or state.to_clean(run)
         inventory_of_it = folder.inventory
         if not origin.is_same(inventory_of_it, inventory):
@@ -91,7 +91,7 @@ def beside(folder: run_folder.RunFolder, node: str, run_id: str, remedy: str) ->
     """Complete the remedy of a launch that `node` refused, since it is busy with the run `run_id`: add the inventory
     for `make clean`, and how to resume that run if its controller is gone. A run of this controller is named only if it
     was launched on the node: a node must not choose which run is ended."""
-    run_path = folder.path.parents[1] if (folder.path.parent / "gangs.json").exists() else folder.path  # a round
+    run_path = folder.path.parents[1] if (folder.path.parent / "gangs.json").exists() else folder.path  # a round's run
     results, short = run_folder.RunFolder(run_path).results, f"`make clean RUN={run_id}`"
     blocking_run = run_folder.find(results, run_id)
     if not blocking_run.run_file.exists():

@@ -76,7 +76,7 @@ def _check_urls(entry: Mapping[str, str], where: str) -> None:
         services.parse(dict(entry))
         for key in ("url", "proxy"):
             parts = urlsplit(entry.get(key, ""))
-            if "@" in parts.netloc or parts.query:  # the plan, which is in the store, has it
+            if "@" in parts.netloc or parts.query:  # plans in the store contain it
                 raise SettingError(
                     f"{where}: {key} has a user, password or query: remove it, plans and records show the {key}; "
                     "name what needs no login"

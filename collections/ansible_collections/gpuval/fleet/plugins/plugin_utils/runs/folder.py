@@ -421,7 +421,7 @@ def adopt(results: Path) -> list[RunFolder]:
     """Move runs of release 1.0, `results/<run_id>`, to the folders of their inventories. Returns the moved runs. Runs
     on which a controller works, and those that cannot be moved, stay and remain readable."""
     moved: list[RunFolder] = []
-    if is_place(results) or (results.parent / "run.json").exists() or not _runs_in(results):  # rounds lie below a run
+    if is_place(results) or (results.parent / "run.json").exists() or not _runs_in(results):  # a run's rounds stay
         return moved
     with suppress(OSError), files.locked(results / TURN_FILE, ADVANCE_SECONDS, None):
         for run in sorted(_runs_in(results), key=_opened_at):
@@ -526,7 +526,7 @@ def is_in_time(folder: RunFolder, run: Mapping[str, Any], slack: float = 0.0) ->
     if seconds_left > 0 or not any(node.get("gang_stages") for node in run["nodes"].values()):
         return seconds_left > 0
     for path in folder.gangs_file.parent.glob("*/run.json"):
-        round_run = RunFolder(path.parent).read_run()  # its plans follow at once, and of a thousand nodes they are many
+        round_run = RunFolder(path.parent).read_run()  # instead of plans, which are many
         seconds_left = max(seconds_left, round_run["deadline_seconds"] - seconds_since(round_run["created_at"]))
     try:
         search_seconds = float(read_json(folder.gang_limits_file)["search_seconds"])
@@ -574,8 +574,7 @@ def resolve(results: Path, run_id: str, inventory: Sequence[str] = (), *, opened
     if chosen:
         check_run_id(chosen.path.name)
         return chosen
-    tried = latest_run(results, inventory, opened=True)
-    if tried:
+    if tried := latest_run(results, inventory, opened=True):
         raise RunError(f"no run started yet: run {tried.path.name} is {tried.seen().line()}")
     other_runs = origin.others_line(of_others(results, inventory))
     raise RunError(
@@ -597,7 +596,7 @@ def own(
     if not folder or not folder.is_known or folder.is_imported:
         return None
     ensure_of(folder, inventory)
-    lies_in = read_object(folder.run_file).get("folder")  # unknown where it is damaged
+    lies_in = read_object(folder.run_file).get("folder")  # None if run.json is damaged
     return folder if not in_bucket or lies_in in (None, check_folder(in_bucket)) else None
 
 

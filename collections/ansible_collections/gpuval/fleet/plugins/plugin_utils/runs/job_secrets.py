@@ -72,7 +72,7 @@ def read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         try:
             document = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError):  # their messages quote the file
+        except (yaml.YAMLError, ValueError, RecursionError):  # messages of YAML errors quote the file
             document = None
     if not isinstance(document, dict):
         raise SecretError(f"{path}: holds no object of names and values in JSON or YAML: write NAME: VALUE")

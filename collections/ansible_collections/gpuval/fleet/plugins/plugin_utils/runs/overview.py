@@ -93,7 +93,7 @@ def without_verdict(folder: run_folder.RunFolder, run: Mapping[str, Any]) -> str
     """A line on the state of a run without verdict, and on what `make validate` does with the run."""
     present_state = folder.seen()
     line = f"run {run['run_id']} has no verdict, it is {present_state.line()}"
-    if present_state.resume:  # the line names it
+    if present_state.resume:  # the line names the command
         return line
     consequence = "resumes it" if run_folder.is_open(run) and run_folder.is_in_time(folder, run) else "starts another"
     return f"{line}: `make validate` {consequence}"

@@ -41,11 +41,11 @@ OF_HOSTS = frozenset(
         OPENS_RUN,
     }
 )
-#: Variables of plugins whose names resemble those of ssh.
+#: Ansible variables of other become plugins, whose names resemble those of SSH.
 _OF_OTHER_PLUGINS = re.compile("ansible_(ksu|oc|sesu|su)_")
 #: Similarity from which a variable's name counts as a mistyped setting, whatever its prefix.
 VERY_CLOSE = 0.9
-#: Names that S3 and Kubernetes accept.
+#: (pattern, its description) of bucket names that S3 accepts, and of namespaces that Kubernetes accepts.
 BUCKET = (re.compile(r"(?=.{3,63}$)[a-z0-9]+([.-][a-z0-9]+)*"), "3 to 63 small letters, digits, '-' and '.'")
 NAMESPACE = (re.compile(r"(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?"), "up to 63 small letters, digits and '-'")
 MAX_PORT = 65535
@@ -168,7 +168,7 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
     if kind == "dict" and option.get("options") and isinstance(value, Mapping):
         for key in (key for key in value if key not in option["options"]):
             return f"it has no {_shown(key)}{meant(key, option['options'])}"
-    if name == STAGES and isinstance(value, str):  # templates use it before text becomes a list
+    if name == STAGES and isinstance(value, str):  # templates use it as a list before conversion
         meant_list = json.dumps({STAGES: re.split(r"[\s,]+", value.strip("[] "))})
         return f"must be a list: -e '{meant_list}'"
     try:
@@ -191,7 +191,7 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
     number = checked.validated_parameters.get(name)
     if kind not in ("int", "float") or number is None:
         return ""
-    if not abs(number) <= sys.float_info.max:  # nor is it NaN
+    if not abs(number) <= sys.float_info.max:  # false for NaN, too
         return type_message
     fits, rule = RULES.get(name) or _rule_of(name)
     return "" if fits(number) else rule
@@ -250,7 +250,7 @@ def connection_variables() -> frozenset[str]:
     """Ansible's documented variables for connecting to a host over SSH and becoming another user."""
     options = list(constants.config.get_configuration_definitions().values())
     for loader, kind, plugin in ((connection_loader, "connection", "ssh"), (become_loader, "become", "sudo")):
-        loader.get(plugin, class_only=True)  # reads its documentation
+        loader.get(plugin, class_only=True)  # loads the plugin's documentation
         options += constants.config.get_configuration_definitions(kind, plugin).values()
     names = {variable["name"] for option in options for variable in option.get("vars") or ()}
     names |= {"ansible_become", "ansible_become_method", "ansible_remote_tmp", *constants.COMMON_CONNECTION_VARS}

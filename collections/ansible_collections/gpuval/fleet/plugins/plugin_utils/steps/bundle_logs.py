@@ -27,13 +27,12 @@ class BundleLogsOptions(RunOptions, ClusterAccess):
 def bundle_logs(action: RunAction, options: BundleLogsOptions) -> dict[str, Any]:
     folder = log_bundle.run_folder_of(options.results_dir, options.run_id, action.inventory)
     action.name_newer(options.run_id, RunFolder(folder))
-    unknown = log_bundle.unknown_run(options.results_dir, options.run_id)
-    if unknown:
+    if unknown := log_bundle.unknown_run(options.results_dir, options.run_id):
         action.display.warning(f"{unknown}. What the nodes have comes into {folder}")
     if action.check_mode:
         return {"changed": False, "msg": "check mode: nothing is written"}
     names = {*action.task_vars["ansible_play_hosts_all"]}
-    with suppress(RunError, Invalid):  # there is none, or it is damaged
+    with suppress(RunError, Invalid):  # run.json is missing or damaged
         names |= RunFolder(folder).read_run()["nodes"].keys()
     nodes = sorted(names)
     store = project_path(options.store["state_dir"]) / "store"

@@ -140,7 +140,7 @@ class SettingsCheck:
             names.update((name, (node, values)) for name in values if name not in names)
             if values.get(settings.OWN):
                 site_names = _templated(templar_of(self.action, values), values, settings.OWN)
-                # what is no list is a problem of that setting
+                # the check of that setting reports a value that is no list
                 site_patterns.update(map(str, site_names if isinstance(site_names, (list, tuple)) else ()))
             for name in injected_settings(values):
                 problem = f"{name} comes from the node's own facts: set inject_facts_as_vars = false"
@@ -180,7 +180,7 @@ class SettingsCheck:
         return problems, sorted(self._remarks)
 
     def env_line(self) -> str:
-        """Each setting in `.env` files with its place, and whether another place overrides it."""
+        """Text on all settings in `.env` files: file and line of each, and whether another source overrides it."""
         remarks = {name: "" if name in self.env_settings else ", overridden" for name in self.env_places}
         return ", ".join(f"{name} ({self.env_places[name]}{remark})" for name, remark in remarks.items())
 
@@ -258,7 +258,7 @@ class SettingsCheck:
         declarations = {**(declared_own or {}), **(declared_of_gangs or {})}
         try:
             node_stages = plans.with_datasets(node_stages or [], of_gangs or [], declarations)
-        except plans.PlanError:  # it is reported where datasets are checked
+        except plans.PlanError:  # the check of datasets reports it
             return []
         return plans.unmet_needs(node_stages, of_gangs or [], declarations, self._tags["ansible_skip_tags"])
 

@@ -50,7 +50,7 @@ def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
     run_sets = cleanable.find(results, action.inventory, places, store)
     action.display.display(*run_sets.notes())
     requested = run_sets.active if options.all_runs else []
-    latest = run_folder.latest_run(results, action.inventory)  # its run.json may be missing
+    latest = run_folder.latest_run(results, action.inventory)  # finds a run even without run.json
     if not run_id and not run_sets.latest and (latest is None or latest.is_imported):
         _ensure_may_end(action, options, results, requested)
         _name_active(action, results, run_sets.active)
@@ -68,7 +68,7 @@ def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
         if not action.check_mode:
             file_recovery.recover(folder, access, action.display.warning)
         run = folder.read_run()
-    except run_folder.RunError as error:  # the nodes are cleaned of it all the same
+    except run_folder.RunError as error:  # nodes are cleaned even if run.json is damaged
         action.display.warning(str(error))
         if not action.check_mode:
             _forget_keys(folder)
@@ -118,7 +118,7 @@ def _ensure_may_end(action, options, results, run_ids):
         folder = run_folder.find(results, run_id)
         try:
             run, state = folder.read_run(), folder.seen()
-        except run_folder.RunError:  # damaged
+        except run_folder.RunError:  # run.json is damaged
             continue
         if not (state.attended and run_folder.is_open(run)):
             continue

@@ -103,7 +103,7 @@ class RunCollection:
             self._without_store(folder, error)
         if gangs is not None and self.publishes and not self.error:
             self._publish_gangs(folder, gangs)
-        for part in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
+        for part in (folder, *gang_document.round_folders(folder, gangs)):  # a round is a run of its own
             try:
                 results.append(self._collect_run(part))
             except (GpuvalError, OSError) as error:  # collect the others, and judge all
@@ -252,12 +252,12 @@ class RunCollection:
             ):
                 if raw is None:
                     continue
-                if raw:  # an empty body lacks nothing in a store that breaks off all
+                if raw:  # an empty object can be read even if the store breaks off all others
                     in_a_row.clear()
                     self.has_read = True
                 self.unread.pop(places[entry.key], None)
                 collected = self._keep(entry.key, places[entry.key], raw)
-                if collected is None:  # read again by the next collection, which so knows why it is no evidence
+                if collected is None:  # the next collection reads it again, and knows the reason
                     self._refuse(entry, places[entry.key])
                     continue
                 self.collected += collected
@@ -341,8 +341,7 @@ class RunCollection:
                 listed = self.store.list(f"{run['folder']}/logs/")
                 self.seen |= {entry.key: entry.stamp for entry in listed if entry.key in published}
                 self._remember()
-            document = run_folder.read_object(folder.watch_file)
-            if document:
+            if document := run_folder.read_object(folder.watch_file):
                 document = publishing.renewed(document, folder.read_launches(), folder.read_problems())
                 publishing.DocumentPublisher(folder).publish(self.store, run, document, time.monotonic())
         except (StoreError, schemas.Invalid) as error:
@@ -393,7 +392,7 @@ class RunCollection:
             while tasks.busy and time.monotonic() < until:
                 for outcome in tasks.wait(5):
                     answers[outcome.node] = {"msg": outcome.message, **(outcome.result or {})}
-        self._read_store()  # what was uploaded meanwhile
+        self._read_store()  # evidence that was uploaded meanwhile
         silent = {name: answer["msg"] for name, answer in answers.items() if "stated" not in answer}
         for name in answers.keys() - silent.keys():
             self._take_stated(name, answers[name])

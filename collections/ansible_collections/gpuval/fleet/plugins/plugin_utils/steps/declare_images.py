@@ -16,7 +16,7 @@ def declare_images(action: RunAction, *, images: Mapping[str, Any], files: Seque
     references = {name: str(entry["reference"]) for name, entry in images.items()}
     changed = []
     for file in files:
-        path = Path(file).resolve()  # a symbolic link stays
+        path = Path(file).resolve()  # resolved, so that a symbolic link stays one
         try:
             before = path.read_bytes().decode("utf-8") if path.exists() else "---\n"
             after = registry_images.with_references(path, before, references)

@@ -34,7 +34,7 @@ class JudgeRunOptions(RunOptions):
 def judge_run(action: RunAction, options: JudgeRunOptions) -> dict[str, Any]:
     if action.check_mode:
         return {"changed": False, "skipped": True, "verdict": None}
-    gc.disable()  # none of millions of objects is garbage before the end
+    gc.disable()  # millions of objects live until the end of the judgement
     try:
         return _judge(action, options)
     finally:

@@ -57,11 +57,11 @@ def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
     _check(options)
     jobs_folder = options.state_dir / "mad"
     jobs_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    jobs.remove_leftovers(options.state_dir, time.time() - KEPT_SECONDS)  # those of runs that are long over
+    jobs.remove_leftovers(options.state_dir, time.time() - KEPT_SECONDS)  # jobs of runs that ended long ago
     folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-"), dir=jobs_folder))
     models_repository = repository.read(_root(options, folder))
     secrets_file = None
-    if options.secrets_file:  # the user's own
+    if options.secrets_file:
         secrets_file = project_path(options.secrets_file)
     elif (models_repository.root / checkout.CREDENTIALS_FILE).exists():
         secrets_file = located(models_repository.root, checkout.CREDENTIALS_FILE)

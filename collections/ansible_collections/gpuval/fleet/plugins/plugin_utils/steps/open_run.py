@@ -152,7 +152,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
         "resumed": frozen_run is not None,
         "joined": joined if frozen_run else [],
         "results": str(folder.path),
-        "opened": "" if action.check_mode else str(folder.path),  # for the callback
+        "opened": "" if action.check_mode else str(folder.path),  # the callback plugin `acceptance` reads it
         "msg": summary,
     }
 
@@ -191,8 +191,7 @@ def _ensure_no_gang_asked(options, count):
             f"{', '.join(jobs)}: nodes: gang needs two hosts or more, and this run has {count}: {advice} leave the job "
             "out of gpuval_jobs"
         )
-    tags = [tag for tag in options.run_tags if tag in {*stages} - {*jobs}]
-    if tags:
+    if tags := [tag for tag in options.run_tags if tag in {*stages} - {*jobs}]:
         raise run_folder.RunError(
             f"--tags {','.join(tags)}: {count} host, and a gang has two or more: {advice} leave the tag out"
         )

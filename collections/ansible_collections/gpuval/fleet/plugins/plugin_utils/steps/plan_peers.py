@@ -55,7 +55,7 @@ def plan_peers(action: RunAction, mesh: int = 32, degree: int = 8, resolve: bool
 
 
 def _resolve(addresses: Mapping[str, str]) -> dict[str, str]:
-    """IP address by node, for names that resolve. All names are resolved in parallel, with a deadline."""
+    """{node: IP address}, of addresses or names that resolve within RESOLVE_SECONDS, in parallel."""
     numeric, tasks = {}, {}
     for node, address in addresses.items():
         try:

@@ -165,7 +165,7 @@ def _recorded(store, prefix):
 
 
 def _listed(store, prefix):
-    """Sizes in bytes of the objects below a prefix, by their path below it."""
+    """{path below `prefix`: size in bytes}, of the objects in the store."""
     return {entry.key[len(prefix) :]: entry.size for entry in store.list(prefix)}
 
 

@@ -88,7 +88,7 @@ def _prepare(action, cluster, options):
 
 def missing_namespace(cluster):
     """The error if the cluster's namespace is missing; None if it exists, or the user may not see that."""
-    # Lists of a namespace that is missing are empty and no error: only making something there tells.
+    # A list in a missing namespace is empty, no error: only creating an object shows that it is missing.
     manifest = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
     try:
         cluster.create(manifest, dry_run=True)
@@ -97,7 +97,7 @@ def missing_namespace(cluster):
     except Forbidden:  # the check of all rights reports it
         return None
     except ObjectRefused as error:
-        if NO_DRY_RUN not in str(error):  # a webhook, which comes after the look at the namespace
+        if NO_DRY_RUN not in str(error):  # the cluster calls webhooks after it checked the namespace
             raise
     return None
 

@@ -72,7 +72,7 @@ def _placement(action, name, description, run, options, store):
         plan = action.folder(options).read_plan(name)
     else:
         plan = manifests.pod_plan(order.plan, order.settings)
-        if path:  # the run continues with it, also when another user applies the file
+        if path:  # the run uses this plan even if another user applies the file
             folder.write_json(path, plan)
     names = [stage["name"] for stage in plan["stages"]]
     store_fields = store.given(name, names, run["deadline_seconds"]) | {"secrets": store.secrets(plan)} if store else {}

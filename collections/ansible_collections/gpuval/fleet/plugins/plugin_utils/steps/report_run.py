@@ -73,7 +73,7 @@ def report_run(
         try:
             withhold_acceptance(report, folder, repairs, action.display.warning)
             health.update(health_file, report)
-        except (GpuvalError, OSError) as error:  # the verdict is announced next
+        except (GpuvalError, OSError) as error:  # only a warning: the verdict is announced next
             action.display.warning(f"the verdicts are not in gpuval_health_file: {error}")
     return {"changed": True, "files": [str(path) for path in paths], "msg": f"report in {folder.path}"}
 

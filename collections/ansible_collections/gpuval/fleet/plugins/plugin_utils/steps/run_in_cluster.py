@@ -68,13 +68,13 @@ class RunInClusterOptions(RunOptions, ClusterAccess):
     #: Time limit of a run.
     seconds: float
     make_namespace: bool = False
-    #: Whether rights are applied, and which of the optional ones.
+    #: Whether the controller's rights are applied, and the optional ones for marks and volumes.
     rights: bool = True
     marks: bool = False
     volumes: bool = False
     #: Schedule of a CronJob, in cron syntax; empty: a Job is made.
     schedule: str = ""
-    #: PriorityClass that is made, for the pods of the run.
+    #: PriorityClass to create for the pods of the run; empty: none.
     priority_class: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     jobs: Sequence[PathText] = ()
@@ -115,7 +115,7 @@ def _lacking_rights(error: Forbidden | ObjectRefused) -> str:
 
 
 def _how_to_grant(options: RunInClusterOptions) -> str:
-    """How an administrator applies what this user may not."""
+    """Text with the commands by which an administrator applies the controller's rights, which this user may not."""
     commands = ["kubectl apply -f .gpuval/role.yml (`make prepare` writes it)"]
     if options.marks:
         commands.append(
@@ -134,7 +134,7 @@ def _how_to_grant(options: RunInClusterOptions) -> str:
 
 
 def _start(action: RunAction, cluster: Cluster, options: RunInClusterOptions) -> dict[str, Any]:
-    """Apply everything, unless a controller of the run or of the inventory is there."""
+    """Apply the controller's objects, unless the run or the inventory has a controller. Returns the step's result."""
     run_id = _chosen_id(options)
     if not options.schedule and (job := _present_job(action, cluster, options, run_id)):
         name = job["metadata"]["name"]
@@ -153,7 +153,7 @@ def _start(action: RunAction, cluster: Cluster, options: RunInClusterOptions) ->
         lines.append(f"  Namespace {options.namespace}: {'would be ' if action.check_mode else ''}created")
     for manifest in _manifests(options, order):
         label = f"{manifest['kind']} {manifest['metadata']['name']}"
-        is_trial = action.check_mode  # which creates no namespace to look into
+        is_trial = action.check_mode  # a trial creates no namespace to look into
         outcome, earlier = ("created", "") if missing and is_trial else _apply(cluster, manifest, trial=is_trial)
         lines.append(f"  {label}: {'would be ' if outcome and action.check_mode else ''}{outcome or 'unchanged'}")
         if outcome:
@@ -166,7 +166,7 @@ def _start(action: RunAction, cluster: Cluster, options: RunInClusterOptions) ->
 def _result(
     action: RunAction, name: str, changed: Sequence[str], lines: Sequence[str], *, is_run: bool = True
 ) -> dict[str, Any]:
-    """Print the lines, and how to follow a run from outside."""
+    """Print lines, and how to follow the run `name` from here. Returns the step's result. `changed`: objects."""
     action.display.display(*lines)
     if is_run and not action.check_mode:
         commands = ", ".join(f"`make {target} RUN={name}`" for target in ("status", "report", "clean"))
@@ -212,7 +212,7 @@ def _check_store(store: Mapping[str, Any]) -> None:
     """Raise RunError for a store that the controller's pod does not reach."""
     host = urlsplit(store["endpoint"]).hostname or ""
     is_local = host in ("", "localhost")
-    with suppress(ValueError):  # a name
+    with suppress(ValueError):  # a host name, no IP address
         is_local = ipaddress.ip_address(host).is_loopback
     if is_local:
         endpoint = store["endpoint"] or "the embedded store"
@@ -246,7 +246,7 @@ def _chosen_id(options: RunInClusterOptions) -> str:
 
 
 def _order(action: RunAction, options: RunInClusterOptions, run_id: str) -> ControllerOrder:
-    """All files, settings and arguments for the controller to apply. Raises PodSettingsError."""
+    """The controller to apply to the cluster, with files, settings and arguments. Raises PodSettingsError."""
     inventory = origin.folder_name(action.inventory)
     # The Jobs of a CronJob, whose names are up to eleven characters longer, name its runs.
     name = f"recurring-{names.host_name(inventory)}" if options.schedule else run_id or opening.new_run_id()
@@ -301,7 +301,7 @@ def _settings(
     hidden = {text for name in (protected & resolved.keys()) - DERIVED for text in _texts(resolved[name])}
     secret = {name: resolved.pop(name) for name in protected & resolved.keys()}
     secret = {name: secret[name] for name in secret if name.startswith(settings.PREFIX) and name not in DERIVED}
-    if pod.secret:  # its variables set what this controller's set here
+    if pod.secret:  # variables of the Secret replace those of this controller
         variables = {name: by_env[name] for name in protected & by_env.keys()}
         resolved |= {name: f"{{{{ lookup('ansible.builtin.env', '{key}') }}}}" for name, key in variables.items()}
         secret = {name: value for name, value in secret.items() if name not in by_env}
@@ -311,7 +311,7 @@ def _settings(
 
 
 def _own_keys() -> dict[str, str]:
-    """The keys of the store that this controller uses where no setting has any: of its environment or profile."""
+    """Settings with the S3 keys in this controller's environment or AWS profile; empty if those have none."""
     credentials = session().get_credentials()
     keys = credentials.get_frozen_credentials() if credentials else ("", "", "")
     named = zip(("access_key", "secret_key", "session_token"), keys, strict=False)
@@ -319,7 +319,7 @@ def _own_keys() -> dict[str, str]:
 
 
 def _is_of_this_place(value: Any, default: Any) -> bool:
-    """Whether a setting comes from this controller's environment or files: the pod has others."""
+    """Whether an untemplated setting reads this controller's environment or files, which the controller's pod lacks."""
     return isinstance(value, str) and ("gpuval_env." if value == default else "lookup(") in value
 
 
@@ -334,7 +334,7 @@ def _texts(value: Any) -> Iterator[str]:
 def _choices(task_vars: Mapping[str, Any]) -> list[str]:
     """The nodes and stages that the command chose, as arguments."""
     limit = str(task_vars.get("ansible_limit") or "")
-    if limit.startswith("@"):  # a file
+    if limit.startswith("@"):  # --limit @FILE
         limit = ",".join(task_vars["ansible_play_hosts_all"])
     chosen = [("--limit", limit)]
     for option, variable in (("--tags", "ansible_run_tags"), ("--skip-tags", "ansible_skip_tags")):

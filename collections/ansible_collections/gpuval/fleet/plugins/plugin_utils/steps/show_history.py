@@ -1,4 +1,4 @@
-"""Show a node, a serial, a SKU or the fleet over the runs in the bucket."""
+"""Show results of a node, a serial, a SKU or the fleet over all runs in the bucket."""
 
 from collections.abc import Sequence
 from pathlib import Path

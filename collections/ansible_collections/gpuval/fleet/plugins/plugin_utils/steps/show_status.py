@@ -120,7 +120,7 @@ class StatusDisplay:
     def _look(self):
         stored = read_status(self.own) if self.own else None
         if stored is None:
-            if self.reader is None:  # its controller ended since
+            if self.reader is None:  # the run's controller ended since the last look
                 self._open_store()
             stored = self.reader.look()
         age = (stored.moment - stored.watch_modified).total_seconds() if stored.watch_modified else None
@@ -167,7 +167,7 @@ class StatusDisplay:
                     self._say("the store answers again")
                 away = False
             except StoreError as error:
-                if self.own and publishing.judged(self.own):  # and cleaned since the last look
+                if self.own and publishing.judged(self.own):  # the run was cleaned since the last look
                     self._end_with_verdict()
                 if not away:
                     self._say(f"the store does not answer: {error}")
@@ -189,7 +189,7 @@ class StatusDisplay:
 
     def _show(self, status):
         nodes = self._chosen(status)
-        if status.never_started:  # the conclusion says all
+        if status.never_started:  # only the concluding message is printed
             return
         complete = self.options.whole or bool(self.options.nodes) or self.action.display.verbosity > 0
         lines = [*status_lines.head_lines(status), "", *status_lines.table_lines(status, nodes, complete=complete)]

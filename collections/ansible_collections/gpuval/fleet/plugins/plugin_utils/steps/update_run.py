@@ -19,7 +19,7 @@ def update_run(
     failed_subject: str = "",
     gang_error: str | None = None,
 ) -> dict[str, Any]:
-    """Each error is its text, None without one. `failed_subject`: `store` if the preparation failed by the store."""
+    """`preparation_error`, `gang_error`: its text, else None; `failed_subject`: `store` if the store failed."""
     if preparation_error is not None:
         reason = f"{UNREAD if failed_subject == 'store' else NOT_PREPARED}: {preparation_error or 'no message'}"
         return _end_preparation(action, options, reason)

@@ -86,7 +86,7 @@ class FileReads(Store):
         try:
             with Path(self._objects + key).open("rb") as stream:
                 return stream.read(max_bytes + 1)
-        except OSError:  # the server's answer says why
+        except OSError:  # the server reports the reason
             return super().get(key, max_bytes=max_bytes)
 
 
@@ -232,7 +232,7 @@ class EmbeddedStore(StoreBackend):
                 self._check_address(state)
             except (OSError, StoreError):  # as a full disk, which has no room for store.json
                 for server in () if ran and not moves else state.servers():
-                    with suppress(StoreError):  # what is to be reported is why it could not start
+                    with suppress(StoreError):  # report why the start failed
                         self._stop(server)
                 if moves:
                     self._move_back(before, ran=ran)
@@ -249,7 +249,7 @@ class EmbeddedStore(StoreBackend):
         if before is None:
             self._file.unlink(missing_ok=True)
             return
-        with suppress(OSError, StoreError):  # what is to be reported is why it could not move
+        with suppress(OSError, StoreError):  # report why the move failed
             self._write(before)
             if ran:
                 self._start_servers(before, listening_addresses(before.address) if before.address else [])
@@ -346,7 +346,7 @@ class EmbeddedStore(StoreBackend):
             elif not item.is_dir():
                 count += 1
                 item.unlink()
-        with suppress(OSError):  # another run's folder is below it
+        with suppress(OSError):  # the folder has another run in it
             path.rmdir()
         return count
 
@@ -443,7 +443,7 @@ class EmbeddedStore(StoreBackend):
             # In the environment, since arguments are seen by everyone; CSV, since a pair holds a comma.
             "RCLONE_AUTH_KEY": ",".join(f'"{keys.access_key},{keys.secret_key}"' for keys in accepted),
             "RCLONE_CONFIG": "",
-            # Uploads leave much garbage: 200 takes a seventh less processor time than 40, and 15 MB more memory.
+            # Uploads leave much garbage: GOGC 200 takes a seventh less processor time than 40, and 15 MB more.
             "GOGC": os.environ.get("GOGC", "200"),
         }
         begin = log.stat().st_size if log.exists() else 0

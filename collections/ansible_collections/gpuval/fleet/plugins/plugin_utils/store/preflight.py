@@ -107,7 +107,7 @@ def _read(access: StoreBackend, key: str) -> None:
         return
     client, until, read = Store(reader, attempts=2), time.monotonic() + SEEN_SECONDS, None
     try:
-        while read is None and time.monotonic() < until:  # a service may list what is new only after a moment
+        while read is None and time.monotonic() < until:  # a service may list new objects only after a moment
             read = client.get_if_there(key, max_bytes=len(key))
             time.sleep(0.0 if read else 0.3)
     except StoreError as error:
