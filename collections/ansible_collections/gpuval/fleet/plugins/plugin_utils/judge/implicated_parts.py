@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from ..core import extensions
 from ..core.grouping import values_by_key
 from ..core.stage_traits import traits_of_stages
 from ..records import environment, launch_errors
@@ -35,8 +36,14 @@ class Symptom:
 
     def is_of(self, *kinds: str) -> bool:
         """Whether the metric is one of these kinds of figures."""
-        lists = (traits.implicates.get(kind, ()) for traits in traits_of_stages().values() for kind in kinds)
-        return any(fnmatchcase(self.metric, pattern) for patterns in lists for pattern in patterns)
+        return not _kinds_of(self.metric).isdisjoint(kinds)
+
+
+@extensions.cached
+def _kinds_of(metric: str) -> frozenset[str]:
+    """The kinds of figures (``implicates`` of any stage) that the metric is one of."""
+    kinds = (pair for traits in traits_of_stages().values() for pair in traits.implicates.items())
+    return frozenset(kind for kind, patterns in kinds if any(fnmatchcase(metric, pattern) for pattern in patterns))
 
 
 @dataclass(frozen=True)
