@@ -58,9 +58,7 @@ def next_step(
         if stopped_by is not None:
             return Close(stage.name, "skipped", stopped_by)
         lacking = [_lack(name, states.get(name)) for name in stage.needs if states.get(name) != "success"]
-        if lacking:
-            return Close(stage.name, "skipped", f"needs {', '.join(lacking)}")
-        return stage.name
+        return Close(stage.name, "skipped", f"needs {', '.join(lacking)}") if lacking else stage.name
     return None
 
 

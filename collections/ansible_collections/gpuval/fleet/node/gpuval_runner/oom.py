@@ -43,9 +43,7 @@ def of_runner(pid: int, kills_before: Optional[int]) -> str:
     if re.search(rf"Killed process {pid} \(", log.stdout):
         return f"out of memory: the kernel killed the runner (pid {pid})"
     rise = _rise_of(kills_before, counters().machine)
-    if rise:
-        return f"probably out of memory: the machine's oom_kill counter rose by {rise} meanwhile"
-    return ""
+    return f"probably out of memory: the machine's oom_kill counter rose by {rise} meanwhile" if rise else ""
 
 
 def _rise_of(before: Optional[int], after: Optional[int]) -> int:

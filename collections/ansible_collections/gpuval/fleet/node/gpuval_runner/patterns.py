@@ -346,6 +346,7 @@ class ProgramLog:
         ]
 
     def _add(self, index: int, rank: Optional[int], figure: float) -> None:
+        """Add a figure that a rank (None: unknown) printed, to the values number `index` of the reader."""
         values = self._values.get((index, rank))
         if values is None:
             if len(self._values) >= MAX_CURVES:

@@ -69,8 +69,7 @@ def run(options: RunnerOptions) -> int:
         with uploading(options) as uploader:
             while True:
                 plan = plans.load(directory.plan)
-                name = f"run {plan.run_id} node {plan.node} attempt {plan.attempt}"
-                note(f"{name}: runner pid {os.getpid()} starts")
+                note(f"run {plan.run_id} node {plan.node} attempt {plan.attempt}: runner pid {os.getpid()} starts")
                 runner = Runner(options, plan, uploader, interrupt)
                 outcome = runner.run_plan()
                 finish_uploads(uploader, interrupt)
@@ -349,8 +348,7 @@ class Runner:
                     f"containers of an earlier runner may still hold the accelerators: {'; '.join(problems)}"
                 )
         if ended or containers:
-            number = f"{len(ended)} processes, {len(containers)} containers"
-            note(f"ended what an earlier runner left: {number}")
+            note(f"ended what an earlier runner left: {len(ended)} processes, {len(containers)} containers")
         problems += [f"KILL did not end {process.name} (pid {process.pid}, state {process.state})" for process in stuck]
         for problem in problems:
             note(problem)

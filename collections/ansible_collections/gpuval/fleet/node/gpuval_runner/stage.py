@@ -44,7 +44,7 @@ CONTAINER_KILLED = 128 + 9
 STAY_FILE = "stays"
 #: Start of the output line that reports the end of the work.
 STAY_LINE = "== the work is done"
-#: An output line of these characters alone, such as a rule under a heading, says nothing in a message.
+#: An output line of these characters alone, such as a rule under a heading, is no use in a message.
 RULES = b" \t=-*_#"
 
 
@@ -299,6 +299,7 @@ class StageRun:
         return self._result_file
 
     def _finish(self, ended: ProcessEnd, memory: str) -> StageRecord:
+        """Make the record final; `memory` is the message about a lack of memory, empty for none."""
         record, context = self._record, self._context
         self._output.finish()
         self._patterns.finish()
@@ -373,8 +374,7 @@ class StageRun:
             cause = root_cause.in_text(f"{evidence.start_error or ''}\n{evidence.oom}")
         if cause is None:
             begin = f" {self._stage.name} attempt {self._record.attempt} starts\n"
-            is_alone = not self._context.plan.gang
-            cause = root_cause.in_log(self._log.path, begin, local_is_global=is_alone)
+            cause = root_cause.in_log(self._log.path, begin, local_is_global=not self._context.plan.gang)
         if cause is None or (state == "failure" and not cause.is_primary):
             return None
         binds = self._stage.container.volumes if self._contained else None

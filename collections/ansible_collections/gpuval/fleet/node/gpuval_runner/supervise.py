@@ -163,6 +163,7 @@ class _Supervision:
                 os.close(exit_handle)
 
     def _limit(self, begun: float, present: float) -> Optional[StageStop]:
+        """Return why a limit ends the process now, if so; both times are in seconds of the monotonic clock."""
         limit, quiet = self._spec.timeout_seconds, self._spec.inactivity_seconds
         if limit and present - begun >= limit:
             return StageStop("timeout", f"still running after its limit of {seconds(limit)} (timeout_seconds)")

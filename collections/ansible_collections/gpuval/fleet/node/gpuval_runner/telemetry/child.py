@@ -276,8 +276,7 @@ class Helper:
                 self._report_end(kernel_log.LATE if str(error) == kernel_log.LATE else self._no_log)
             else:
                 self._report_kernel(messages.texts)
-                position_read = [position.wall, position.boot]
-                self._report_end("", "journalctl or dmesg", lost=messages.lost, position=position_read)
+                self._report_end("", "journalctl or dmesg", lost=messages.lost, position=[*position])
         if self._sampler.hung() is None:
             self._sampler.join(max(0.0, deadline - time.monotonic()))
         if self._log:

@@ -148,7 +148,7 @@ class GpuFigures:
     busy_clock: ThinnedCurve = field(default_factory=ThinnedCurve)
 
     def add(self, x: float, sample: dict[str, Any]) -> None:
-        """Add a sample (value by reading) that was taken `x` seconds after the stage's start."""
+        """Add a sample (value by reading) from `x` seconds after the stage's start."""
         values = {name: number(value) for name, value in sample.items()}
         groups = [self.always, self.busy] if (values.get("utilisation_ratio") or 0) >= BUSY_RATIO else [self.always]
         for name, value in values.items():

@@ -325,8 +325,7 @@ class TelemetrySummary:
             return reason
         if any(reading in gpu.always for gpu in self._gpus.values()):
             return NEVER_BUSY if name in OF_BUSY else "no value"
-        compared = reading in dict(COUNTERS).values()
-        return NOT_COMPARED if compared and not self._compared() else NO_VALUE
+        return NOT_COMPARED if reading in dict(COUNTERS).values() and not self._compared() else NO_VALUE
 
 
 OWN_REASONS = frozenset({"gpus", "telemetry"})

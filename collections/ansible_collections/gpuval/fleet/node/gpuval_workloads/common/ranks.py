@@ -89,8 +89,7 @@ class Ranks:
 
     def scope_of(self, rank: int) -> str:
         """Return the scope of the metrics of another rank on this node."""
-        index = rank - self.of_node.start
-        return f"gpu:{index}" if self.accelerator.is_gpu else f"rank:{rank}"
+        return f"gpu:{rank - self.of_node.start}" if self.accelerator.is_gpu else f"rank:{rank}"
 
     def synchronize(self) -> None:
         """Wait until the device has done all queued work."""
@@ -277,6 +276,7 @@ def software_environment(ranks: Ranks) -> dict:
 
 
 def _fail(rank: int, message: str, about: Sequence[int] = ()) -> int:
+    """Note a rank's failure for the launcher; `about` are the ranks at fault, by default this rank."""
     _leave_note(FAILURE_FILE, rank, message, about)
     print(f"rank {rank}: {message}", file=sys.stderr, flush=True)
     return EXIT_FAILURE

@@ -144,8 +144,7 @@ def where(thread: int) -> tuple[int, str, bool]:
 def read_beat(path: Path) -> Beat | None:
     """Return a rank's last heartbeat; None if its file is missing or malformed."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        beat = Beat(**values)
+        beat = Beat(**json.loads(path.read_text(encoding="utf-8")))
         numbers = (beat.pid, beat.number, beat.ticks, beat.place, beat.patience_seconds, beat.device_done)
     except (OSError, ValueError, TypeError):
         return None

@@ -14,9 +14,7 @@ def human_bytes(count: float) -> str:
 
 def human_rate(bytes_per_second: float) -> str:
     bits = bytes_per_second * 8
-    if bits >= 1e9:
-        return f"{bits / 1e9:.2f} Gbps"
-    return f"{bits / 1e6:.2f} Mbps"
+    return f"{bits / 1e9:.2f} Gbps" if bits >= 1e9 else f"{bits / 1e6:.2f} Mbps"
 
 
 def human_seconds(seconds: float) -> str:

@@ -178,6 +178,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> ServerProc
 
 
 def _wait_for_health(session: Session, path: str, started: float) -> None:
+    """Wait until the server answers GET `path` with 200; it was `started` at that second of the monotonic clock."""
     process, timeout = session.process, session.options.startup_timeout
     last_seen = "no answer"
     while True:

@@ -281,11 +281,10 @@ class ModelLoad:
         for path in paths:
             (self.folder / path).unlink(missing_ok=True)
 
-    def _full_disk(self, needed: int, free: int) -> WorkloadCrash:
-        return WorkloadCrash(
-            f"disk full: the {self.what} needs {human_bytes(needed)} in {self.folder} and {human_bytes(free)} is free: "
-            "make room, or set gpuval_models_dir"
-        )
+    def _full_disk(self, needed_bytes: int, free_bytes: int) -> WorkloadCrash:
+        needed, free = human_bytes(needed_bytes), human_bytes(free_bytes)
+        what = f"the {self.what} needs {needed} in {self.folder} and {free} is free"
+        return WorkloadCrash(f"disk full: {what}: make room, or set gpuval_models_dir")
 
 
 def _summary(todo: Mapping[str, int], present: Mapping[str, int], seconds: float, retries: int) -> str:
