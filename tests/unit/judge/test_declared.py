@@ -60,19 +60,28 @@ def test_a_container_cannot_tell_what_the_node_has_not_mounted():
 
 
 def test_a_gpu_that_reports_no_margin_is_judged_by_its_temperature():
+    assert temperatures_judged(range(8), (0, *range(2, 8))) == {"gpu:1": "warn"}
+
+
+@pytest.mark.parametrize("with_temperature", [(), (0, *range(2, 8))])
+def test_a_gpu_that_reports_neither_margin_nor_temperature_is_missing_evidence(with_temperature):
+    assert temperatures_judged(with_temperature, (0, *range(2, 8))) == {"gpu:1": "missing"}
+
+
+def test_no_gpu_is_judged_by_its_temperature_where_all_report_their_margin():
+    assert temperatures_judged(range(8), range(8)) == temperatures_judged((), range(8)) == {}
+
+
+def temperatures_judged(with_temperature, with_margin):
+    """By part the verdicts of the check of temperatures, where these GPUs report one, and these a margin."""
     run = make_run(stages=["facts", "diagnostics"])
-    figures = [metric("gpu_temperature_max_celsius", 95, "celsius", f"gpu:{index}") for index in range(8)]
-    figures += [
-        metric("gpu_temperature_margin_min_celsius", 5, "celsius", f"gpu:{index}") for index in (0, *range(2, 8))
-    ]
+    figures = [metric("gpu_temperature_max_celsius", 95, "celsius", f"gpu:{index}") for index in with_temperature]
+    figures += [metric("gpu_temperature_margin_min_celsius", 5, "celsius", f"gpu:{index}") for index in with_margin]
     evidence = healthy(run)
     diagnosed = make_record("node-1", "diagnostics", metrics=figures)
     evidence.records["node-1"] = {"facts": facts_record(), "diagnostics": diagnosed}
     checks = judge(run, evidence, SHIPPED)["nodes"][0]["checks"]
-    judged_parts = {
-        entry["part"]: entry["verdict"] for entry in checks if entry["name"] == "diagnostics_gpu_temperature"
-    }
-    assert judged_parts == {"gpu:1": "warn"}
+    return {entry["part"]: entry["verdict"] for entry in checks if entry["name"] == "diagnostics_gpu_temperature"}
 
 
 @pytest.mark.parametrize("there", [None, {"active": None, "mounts": None}, "nonsense", {"active": "chronyd"}])

@@ -114,19 +114,16 @@ class MetricKind(CheckKind):
             expected = self.describe(check, target)
         open_entries = not_to_judge(check, subject) or (too_few_parts(check, subject) if self.compares else [])
         record = subject.records.get(check.stage)
-        judged_instead = _scopes(subject, record, check.unless_reported, check.scope)
-        if judged_instead and judged_instead >= _scopes(subject, record, check.metric, check.scope):
-            return []
         if open_entries or record is None:
             is_silent = check.where_reported and record and not subject.metrics(record, check.metric, check.scope)
             return [] if is_silent else [{**entry, "expected": expected} for entry in open_entries]
         results, absent = self.results(check, target, subject, record)
         earlier = earlier_failures(check, record, lambda attempt: self.results(check, target, subject, attempt)[0])
+        judged_instead = _scopes(subject, record, check.unless_reported, check.scope)
         results = [each for each in (*earlier, *results) if each.part not in judged_instead]
-        if check.where_reported:
-            absent = None
-            if not results:
-                return []
+        absent = None if check.where_reported else absent
+        if not results and absent is None:
+            return []
         entries = entries_of(check, results, absent, expected=expected)
         return with_gang(check, excused(check, entries, subject, record), record)
 
@@ -155,16 +152,17 @@ class MetricKind(CheckKind):
             else one
             for one in self.judge_parts(check, target, metrics, subject, record)
         ]
-        return judged, lacking(check, subject, record, {metric["scope"] for metric in metrics})
+        judged_instead = _scopes(subject, record, check.unless_reported, check.scope)
+        return judged, lacking(check, subject, record, judged_instead.union(metric["scope"] for metric in metrics))
 
     @abstractmethod
     def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
         """The result of each metric, one for each part."""
 
 
-def _scopes(subject: Subject, record: Record | None, metric: str | None, scope: str) -> set[str]:
-    """The parts whose record has this metric; none without a record or a metric."""
-    return {each["scope"] for each in subject.metrics(record, metric, scope)} if record and metric else set()
+def _scopes(subject: Subject, record: Record, metric: str | None, scope: str) -> set[str]:
+    """The parts (gpu:3) of a record that report this metric; empty for metric None."""
+    return {each["scope"] for each in subject.metrics(record, metric, scope)} if metric else set()
 
 
 def _declared_target(value_from: str, subject: Subject) -> tuple[Target, str, str]:
