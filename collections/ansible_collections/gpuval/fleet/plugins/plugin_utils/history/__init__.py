@@ -1,6 +1,5 @@
 """History of a node, a GPU, a SKU or the fleet, from the reports of all runs in the bucket, which is authoritative.
-``sync`` copies changed reports into a cache of Parquet files, a folder for each run, which DuckDB reads; the cache may
-be deleted at any time."""
+``sync`` copies changed reports into a cache of Parquet files, which DuckDB reads; the cache may be deleted any time."""
 
 from ..runs.folder import RunError
 

@@ -133,7 +133,7 @@ class Cache:
         return [CachedRun(path) for path in sorted(self.path.iterdir()) if path.is_dir() and path.name[0] != "."]
 
     def write(self, run: CachedRun, folder: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Replace the Parquet files of a cached run. ``folder``: its folder in the bucket; ``lines``: one for each
+        """Replace a cached run's Parquet files. ``folder``: the run's in the bucket; ``lines``: a dict for each
         node."""
         draft = self._temporary / "lines.jsonl"
         with draft.open("wb") as stream:
@@ -149,12 +149,11 @@ class Cache:
 
 
 def connect(temporary: Path) -> Any:
-    """Open an in-memory database that spills into ``temporary``, without extensions from the internet. Raises
-    HistoryError without DuckDB."""
+    """Open an in-memory database that spills into the folder ``temporary``. Raises HistoryError without DuckDB."""
     if not ERRORS:
         raise HistoryError(f"the history needs DuckDB on the controller ({lacking}): run `make setup`")
     temporary.mkdir(parents=True, exist_ok=True)
-    no_extensions = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    no_extensions = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}  # from the internet
     threads = str(min(THREADS, os.cpu_count() or 1))
     limits = {"memory_limit": MEMORY, "threads": threads, "temp_directory": str(temporary)}
     return duckdb.connect(config={**no_extensions, **limits, "preserve_insertion_order": "false"})

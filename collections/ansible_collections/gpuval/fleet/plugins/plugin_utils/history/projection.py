@@ -18,8 +18,8 @@ MAX_WORD = 128
 
 
 def line_of(name: str, expected: Mapping[str, Any], judged: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The history's line for a node, from its part of run.json and its unpacked entry in the report, None if not
-    judged."""
+    """The history's line for a node, from its part of run.json and its unpacked entry in the report (None: no
+    report)."""
     line = {
         "node": name,
         "stages": [*expected["stages"], *expected.get("gang_stages", ())],

@@ -87,6 +87,7 @@ def of_host(hostvars: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_check(variable: str, declared: Sequence[str], facts: Record | None) -> Entry:
+    """The check that the facts list all services or mounts that the inventory declares in ``variable``."""
     key, list_key, noun, remedy = LISTS[variable]
     entry = functools.partial(
         own_entry, f"{key}_declared", FACTS, "equal", expected=some_of(declared), remedy=remedy,

@@ -201,6 +201,7 @@ def names_sharing_gpus(run: Document, evidence: RunEvidence) -> set[str]:
 def _note_relation(
     twins: Mapping[str, Twins], names: tuple[str, str], outcome: str, reasons: list[str], claimer: tuple[str, str]
 ) -> None:
+    """Note in both nodes' Twins, in the field ``outcome``, what they share. ``claimer``: (node, its contradiction)."""
     for name, twin in (names, names[::-1]):
         is_claimed = outcome == "claims" and name != claimer[0]
         getattr(twins[name], "claimed_by" if is_claimed else outcome)[twin] = reasons

@@ -16,8 +16,7 @@ from ..runs.folder import RunFolder
 def take_file(
     evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], node: str, stage: str, at: float | None = None
 ) -> Record | None:
-    """Read a node's record into ``evidence``; None if missing or refused. ``at``: time of judgement, seconds since
-    1970."""
+    """Read a node's record into ``evidence``; None if missing or refused. ``at``: time of judgement (epoch seconds)."""
     try:
         raw = files.read(folder.evidence_file(node, stage))
     except FileNotFoundError:

@@ -32,11 +32,9 @@ class LinkLoss(NamedTuple):
     began: str
     ended: str
 
-    def overlaps(self, loss: "LinkLoss") -> bool:
-        return self.began <= loss.ended and loss.began <= self.ended
-
 
 def _losses(node: str, record: Record) -> Iterable[LinkLoss]:
+    """The links that the node's ports lost during the attempts of a stage, by its record."""
     for attempt in (record, *record["attempts"]):
         began = attempt["started_at"] or attempt["updated_at"]
         ended = attempt["finished_at"] or attempt["updated_at"]
@@ -56,7 +54,7 @@ def find_shared(subjects: Mapping[str, Subject]) -> dict[tuple[str, str], str]:
     alone = set()
     for port, losses in by_port.items():
         for loss in losses:
-            nodes = dict.fromkeys(other.node for other in losses if loss.overlaps(other))
+            nodes = dict.fromkeys(one.node for one in losses if loss.began <= one.ended and one.began <= loss.ended)
             if len(nodes) < least:
                 alone.add((loss.node, loss.stage))
             text = f"{len(nodes)} nodes lost the link of {port} in the same time: {some_of(nodes)}"

@@ -325,10 +325,6 @@ def _links_finding(rack: NvlinkRack, bad: Iterable[tuple[str, int]], word: str, 
     return RackFinding("fail", some_of(texts, 4, "; ")) if texts else RackFinding("pass", otherwise)
 
 
-def _planes_check(rack: NvlinkRack) -> RackFinding:
-    return _links_finding(rack, rack.dead_planes.items(), "down", "no link is down on most GPUs")
-
-
 def _imex_check(rack: NvlinkRack) -> RackFinding:
     configured = [tray for tray in rack.trays if tray.imex["is_configured"]]
     if not configured:
@@ -417,7 +413,9 @@ CHECKS = (
               "Move these trays to the partition of the others (NMX-C), or declare partitions in gpuval_rack."),
     RackCheck("rack_gpus", _gpus_check, "{rack.gpus_of_tray} GPUs in each tray", _SHAPE,
               "Find the missing GPUs of these trays, or give them to the host."),
-    RackCheck("rack_planes", _planes_check, "no link that is down on most GPUs", _PLANE, _SWITCH),
+    RackCheck("rack_planes",
+              lambda rack: _links_finding(rack, rack.dead_planes.items(), "down", "no link is down on most GPUs"),
+              "no link that is down on most GPUs", _PLANE, _SWITCH),
     RackCheck("rack_links", _links_check, "no link that is bad on most GPUs", _PLANE, _SWITCH, "advisory"),
     RackCheck("rack_model", _same("model", "GPU model"), "one GPU model", "GPU names of nvidia-smi.",
               "Compare the trays with the order. A driver that is too old calls its GPUs NVIDIA Graphics Device."),

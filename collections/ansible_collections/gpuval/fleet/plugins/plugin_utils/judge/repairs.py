@@ -1,6 +1,5 @@
-"""Whether a PASS after a fault accepts the node: only if a serial or firmware changed, or a repair is declared.
-Acceptances, marks and the health file ask `open_faults`. A fault follows its machine or GPU, by serial or UUID, to
-another name or node."""
+"""Whether a PASS after a fault accepts the node: only if a serial or firmware changed, or a repair is declared. A fault
+follows its machine or GPU, by serial or UUID, to another name or node."""
 
 import hashlib
 import re
@@ -191,6 +190,7 @@ def open_faults(
 
 
 def _is_repaired(word: str, of: str, then: NodeSighting, now: NodeSighting, repairs: Sequence[DeclaredRepair]) -> bool:
+    """Whether the fault of class ``word`` of a machine or GPU (``of``) was repaired between the two sightings."""
     changes = {*now.changes_since(then).values()}
     versions = [(then.node.get("versions", {}).get(name), now.node.get("versions", {}).get(name)) for name in FIRMWARE]
     parts = {then.part_of(of), now.part_of(of)}

@@ -128,8 +128,7 @@ def misspelled(declared: str) -> str:
 
 
 def _of_its_number(name: str, names: Sequence[str]) -> list[str]:
-    """Those of ``names`` with the same number as ``name``, its o read as 0 if that fits: another number, another
-    GPU."""
+    """Those of ``names`` with the number in ``name``, its o read as 0 if that fits: another number is another GPU."""
     with_zeros = re.sub("(?<=[0-9])o+", lambda letters: "0" * len(letters[0]), name)
     alike: dict[str, list[str]] = {text: [] for text in (with_zeros, name)}
     for text, near in itertools.product(alike, names):

@@ -131,6 +131,7 @@ def _change(first: AttemptFigure, second: AttemptFigure, check: Check) -> float:
 def _entry(
     subject: Subject, stage: str, part: str, finding: UnsteadyPart, earlier: Mapping[str, Collection[str]]
 ) -> Entry:
+    """The entry of an unsteady part. ``earlier``: for each machine or GPU the runs in which it was unsteady."""
     runs = next((earlier[name] for name in _identities(subject, part) if earlier.get(name)), ())
     again = f"also in run {some_of(sorted(runs))}" if runs else ""
     again = "again in a further attempt" if finding.times > 1 else again

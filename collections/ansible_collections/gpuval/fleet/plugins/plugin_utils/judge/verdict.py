@@ -1,12 +1,9 @@
 """The verdict on a run, from the expected nodes, the evidence and the criteria. Pure.
 
-Per node: the launch (of a node that was never started it is the only check), the end of every stage it was asked to
-run, one machine listed once, the accelerator and the SKU it claims to have, what its owner declares, and every
-criterion that applies, some of them between nodes. A required check that failed makes the node FAIL where its class
-speaks of the node (``failures/*.yml``); else it is INCOMPLETE, as where required evidence is missing; only a node of
-which some work is proven and nothing required is open is PASS. Removing evidence (a launch, a record, a metric, a
-part) from a node never makes that node PASS, nor the run, but for figures that no check requires: a fault or an
-impossible figure that is reported counts.
+A required check that failed makes its node FAIL if the failure class is about the node (``failures/*.yml``), else
+INCOMPLETE, like required evidence that is missing. A node is PASS only if some work is proven and no required check is
+open. Removing evidence (a launch, a record, a metric, a part) from a node never makes that node or the run PASS, except
+for figures that no check requires: a fault or an impossible figure that is reported counts.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -196,8 +193,7 @@ def _is_busy(node: Document) -> bool:
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
     """The verdict on a run from those on its nodes and racks: FAIL before INCOMPLETE before PASS. Without nodes it is
-    INCOMPLETE, or PARTIAL if all are ``busy``. If ``narrowed`` (it proves too little for acceptance), PASS is
-    PARTIAL."""
+    INCOMPLETE, or PARTIAL if all are ``busy``. ``narrowed``: the run proves too little for more than PARTIAL."""
     verdicts = set(nodes)
     if busy and not verdicts:
         return "PARTIAL"

@@ -98,8 +98,8 @@ class RunEvidence:
     is_settled: bool = False
 
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
-        """Why the node could not be asked for a stage's record; None if it could. A multi-node stage has own
-        launches."""
+        """Why the node could not be asked for a stage's record, in the last round of a multi-node stage; None if it
+        could."""
         of_rounds = self.contacts.get(node, {})
         if stage in of_rounds:
             return of_rounds[stage]
@@ -123,8 +123,7 @@ class RunEvidence:
 
 
 def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
-    """(kind, stage, node) of a key in the store, ``FOLDER/KIND/STAGE/NODE.json``; None for any other key. Kinds are
-    records, series and logs."""
+    """(kind, stage, node) of a key in the store, ``FOLDER/records/STAGE/NODE.json``; None for other keys."""
     prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
     parts = key.removeprefix(prefix).split("/")
     is_of_kind = len(parts) == 3 and parts[0] in _KINDS and parts[2].endswith(_KINDS[parts[0]])
@@ -181,8 +180,8 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
         if workload not in (None, reported):
             text = f"its workload is {one_line(reported, 64)!r}, but the run asks for {workload!r}"
             raise EvidenceRefused(f"{text}: set it alike for all hosts")
-    opened_at = _seconds(run["created_at"])
-    ended_at = _seconds(run["finished_at"]) if run["finished_at"] else at
+    opened_at = _epoch_seconds(run["created_at"])
+    ended_at = _epoch_seconds(run["finished_at"]) if run["finished_at"] else at
     begun, until = opened_at - CLOCK_SLACK_SECONDS, max(opened_at, ended_at) + CLOCK_SLACK_SECONDS
     age = ended_at - opened_at
     for tried in (record, *record["attempts"]):
@@ -194,7 +193,7 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
         if 0 <= age < (tried["duration_seconds"] or 0) - AGE_SLACK_SECONDS:  # below 0 this clock was set back
             raise EvidenceRefused(f"it took {tried['duration_seconds']:.0f} s, but the run {age:.0f} s")
         for text in filter(None, (tried["started_at"], tried["updated_at"], tried["finished_at"])):
-            if not begun <= _seconds(text) <= until:
+            if not begun <= _epoch_seconds(text) <= until:
                 raise EvidenceRefused(
                     f"its time {text} is not within the run, opened at {run['created_at']}: check the node's clock"
                 )
@@ -251,7 +250,7 @@ def is_stale(record: Record, before: Mapping[str, Any]) -> bool:
     return ended and bool(record["attempt"] <= before["attempt"] and record["updated_at"] < before["updated_at"])
 
 
-def _seconds(text: str) -> float:
+def _epoch_seconds(text: str) -> float:
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError) as error:

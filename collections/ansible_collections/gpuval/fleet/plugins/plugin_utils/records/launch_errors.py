@@ -35,19 +35,15 @@ NODE_LOST = frozenset({"slurm_node_failed", "node_lost", "container_lost"})
 
 #: Failure classes of a lost runner, which the node may have caused.
 RUNNER_LOST = frozenset({"runner_ended", "runner_out_of_memory"})
-
 #: Max interruptions of a node that a launch keeps, as in launch.schema.json.
 MAX_INTERRUPTIONS = 9
-
 #: Names of failure classes after which the node has no file of the run.
 NOTHING_WRITTEN = BEFORE_LOGIN | {"old_python", "not_linux"}
-
 #: Failure class of a launch that was refused because another run is at work on the node.
 OTHER_RUN = "other_run"
 _AT_WORK = re.compile(r"\brun ([A-Za-z0-9][A-Za-z0-9._-]{0,62}) is at work on this node", re.ASCII)
-
+#: Failure classes by the state of a launch, for messages that no pattern matches.
 _FALLBACK = {"unreachable": "unreachable", "refused": "plan_refused", "failed": "launch_failed"}
-
 _SENT = re.compile(
     r'^(?:Task failed: )?(?:Data could not be sent to remote host "[^"]*"\. '
     r"Make sure this host can be reached over ssh:|Failed to connect to the host via ssh:)\s*"

@@ -221,6 +221,7 @@ def _rows_of(form: MetricForm) -> list[_Row]:
 
 
 def _pack_metrics(metrics: Sequence[Any], figures: Mapping[MetricForm, tuple[int, list[_Row]]]) -> dict[str, Any]:
+    """A stage's metrics as the number of their rows in the table ``figures``, and the values of these rows."""
     compact = CompactMetrics.of(metrics)
     number, rows = figures[compact.form]
     numbers = map(_rounded, compact.values)

@@ -95,7 +95,7 @@ class Compared:
 
 
 def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compared:
-    """Compare each group of nodes with the other nodes in every figure. ``properties``: ``{property: value}`` by
+    """Compare each group of nodes with the others in every figure. ``properties``: ``{property: value}`` of each
     node."""
     compared = Compared()
     groups_among = functools.cache(lambda reporting: _find_groups(reporting, properties))

@@ -169,6 +169,7 @@ def _value(check: Check, record: Record) -> str | None:
 
 
 def _node_entry(check: Check, reported: _Reported, majority_value: str, majority_nodes: str) -> Entry:
+    """A node's entry beside the value of most nodes. ``majority_nodes``: their number, as text."""
     earlier_value = next((value for value in reported.earlier if value != majority_value), None)
     verdict, value = "fail", reported.value
     if value != majority_value:
