@@ -1,4 +1,4 @@
-"""Synchronise the cache with the bucket: read the reports that changed, and the run.json of each run once."""
+"""Synchronise the history's cache on the controller with the bucket: read each run.json once, and changed reports."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping

@@ -55,7 +55,7 @@ class SwitchPort(NamedTuple):
         return any(is_switch(switch, name) for name in self.switches)
 
     def is_of(self, cable: PlannedCable) -> bool:
-        """Whether the plan has the cable in this port."""
+        """Whether the cabling plan has the cable in this switch port."""
         return self.is_on(cable.switch) and self.is_named(cable.switch_port)
 
     def is_named(self, port: str) -> bool:
@@ -122,7 +122,7 @@ class CablingComparison:
         self._doubts = self._doubts_by_end() if self._by_end else {}
 
     def _cable_at(self, seen: SwitchPort | None) -> PlannedCable | None:
-        """The cable that the plan has in a switch port."""
+        """The cable that the cabling plan has in a switch port; None if it has none there."""
         if seen is None:
             return None
         places = itertools.product(map(_host, seen.switches), map(port_name, seen.ports))

@@ -129,7 +129,7 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
 
 
 _COMPARE_GPUS = "compare nvidia-smi -L on both nodes with the serials of their GPUs, then validate both again"
-#: For each field of Twins the verdict, the message and the remedy; empty: the remedy for a machine listed twice.
+#: (relation of a node to one with the same identity, a field of Twins; verdict; message; remedy, empty: the usual one).
 _TWIN_OUTCOMES = (
     ("same", "fail", "one machine listed twice: {reason}", ""),
     ("claims", "fail", "one machine listed twice: {reason}{contradiction}", ""),

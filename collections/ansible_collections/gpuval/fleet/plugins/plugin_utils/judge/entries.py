@@ -74,7 +74,8 @@ def own_entry(
 
 
 def entries_of(check: Check, results: Sequence[PartResult], absent: Absent = None, **fields: Any) -> list[Entry]:
-    """The entries of all parts, each with ``fields``. ``absent``: the first part without a figure, and the reason."""
+    """The report's entries for a check's results on parts. ``absent``: (first part without a figure, why); ``fields``
+    are set in each entry."""
 
     def entry(verdict: str, result: PartResult) -> Entry:
         shown = {"part": result.part, "value": result.value, "unit": result.unit}

@@ -20,7 +20,7 @@ HOST, HOST_MEMORY, GPU_SWITCH = "host", "host memory", "GPU switch"
 #: Kinds of figures that stages declare (``implicates`` in ``files/stage.yml``): those that the node's slowest GPU or
 #: link determines, since all GPUs wait for it, copies between host and GPUs, links between GPUs, memory of the host.
 WAITING, HOST_COPIES, GPU_LINKS, MEMORY_OF_HOST = "slowest_gpu", "host_copies", "gpu_links", "host_memory"
-#: If this share of a group's members is slow, the group is the cause.
+#: If this share of a node's GPUs (or of their links) is slow, the host (or the GPU switch) is the cause.
 MOST = 0.75
 
 

@@ -95,7 +95,7 @@ class JudgedRun:
                 stage,
                 records.get(stage),
                 refusal=min(refusals, key=lambda reason: not reason.startswith(REFUSED), default=""),
-                # a clean deletes the node's records: its connection is not at fault
+                # a clean deletes the node's records, so that a lost connection is no reason why they are missing
                 contact=None if cleaned else self.evidence.contact_of(name, stage),
                 unstarted=self.evidence.unstarted.get(name, {}).get(stage),
                 lost_again=None if cleaned else self.evidence.lost_again(name, stage),
@@ -214,7 +214,7 @@ def _is_control(case: NodeCase, stage: str) -> bool:
     return compared and stage not in case.run.context.doubtful.get(case.name, ()) and not was_slow(case, stage)
 
 
-#: The checks of a node as a whole, in the order of the report.
+#: Functions that make the checks of a node as a whole, in the order of the report.
 NODE_CHECKS: tuple[Callable[[NodeCase], list[Entry]], ...] = (
     lambda case: [case.launch],
     lambda case: interruption_checks(case.name, case.run.evidence.launches.get(case.name) or {}),
@@ -225,7 +225,7 @@ NODE_CHECKS: tuple[Callable[[NodeCase], list[Entry]], ...] = (
         [accelerator_check(case.subject, case.facts)] if case.started and FACTS not in case.expected["stages"] else []
     ),
 )
-#: The checks of each stage, for nodes that were started.
+#: Functions that make the checks of one stage of a node that was started, in the order of the report.
 STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
     lambda case, stage: in_use_checks(case.name, stage, case.record(stage)),
     lambda case, stage: [case.ends[stage]],

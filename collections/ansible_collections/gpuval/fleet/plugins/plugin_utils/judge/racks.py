@@ -344,7 +344,7 @@ def _imex_check(rack: NvlinkRack) -> RackFinding:
 
 
 def _apart_in_imex(trays: Sequence[RackTray]) -> list[RackTray]:
-    """Trays whose IMEX domain is not that of most trays of their partition: few, since a rack may have several."""
+    """Trays in an IMEX domain much smaller than the largest of their partition. A rack may have several large ones."""
     apart = []
     for partition in values_by_key((str(tray.declared.get("partition", "")), tray) for tray in trays).values():
         domains = values_by_key((tuple(tray.imex["addresses"]), tray) for tray in partition).values()

@@ -140,7 +140,7 @@ def _judge_nodes(
 
 
 def _analyse(judged: JudgedRun, without: Collection[str] = ()) -> dict[str, Any] | None:
-    """The analysis of the fleet, without the nodes in ``without``."""
+    """Statistics of the fleet's figures for the report, except of the nodes in ``without``; None for too few nodes."""
     subjects = [judged.subjects[name] for name in sorted(judged.subjects, key=natural_order) if name not in without]
     figures = [
         {

@@ -18,7 +18,7 @@ from .failure_classes import AGAIN, FailureClass, find
 MESSAGE_CHARACTERS = 600
 #: Placeholder in the remedy of no_package if the stages are unknown.
 SOME_STAGES = "STAGE,STAGE"
-#: Start of the message of a node that the watch gave up.
+#: Start of the message about a node that the controller's watch loop gave up as lost.
 LOST = "lost contact: "
 
 _GROUPS = failure_classes.read(failure_classes.LAUNCH)

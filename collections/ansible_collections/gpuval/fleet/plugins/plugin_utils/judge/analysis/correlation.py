@@ -94,7 +94,7 @@ def _pairs(keys: Sequence[Key], samples: Samples, over: str, *, of_nodes: bool =
     usual = [key for key, count in counts.items() if count >= REPORTED_BY * max(counts.values())]
     common = sorted(functools.reduce(operator.and_, (values_of(key).keys() for key in usual)))
     columns = [array("d", [values[place] for place in common]) for values in map(values_of, usual)]
-    # by their values: neither the choice of places nor a rounded sum depends on the order of nodes
+    # sorted by values, so that neither the random sample nor rounding depends on the order of nodes
     chosen = sorted(range(len(common)), key=lambda index: [column[index] for column in columns])
     if len(chosen) > MAX_PLACES:
         chosen = random.Random(0).sample(chosen, MAX_PLACES)  # noqa: S311 - a fixed draw, for a judgement to be made again

@@ -28,7 +28,7 @@ GREATEST = 1e100
 #: States of stages that ran to their end: other stages have partial figures.
 _ENDED = frozenset({"success", "failure"})
 
-#: (index of the node in the report, scope of the figure)
+#: Where a value was measured: (index of the node in the report, part such as gpu:3).
 Place = tuple[int, str]
 Value = tuple[float, Place]
 
@@ -60,7 +60,7 @@ class FigureSample:
 
     @functools.cached_property
     def medians(self) -> dict[int, float]:
-        """For each node's index the median of its parts."""
+        """``{index of a node: median of its parts' values}``."""
         parts = values_by_key((number, value) for value, (number, _) in self.values)
         return {number: its[0] if len(its) == 1 else statistics.median(its) for number, its in parts.items()}
 
@@ -122,7 +122,7 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
 
 
 def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """For each node the kind of each stage; only figures of one kind are compared. A kind includes number of GPUs and
+    """For each node ``{stage: kind}``; only figures of one kind are compared. A kind includes number of GPUs and
     workload if nodes differ there. A node without facts gets the only kind of all others, where it is missing."""
     described = [node for node in nodes if _has_facts(node)]
     sizes = {(_sku_of(node), _gpu_count(node)) for node in described}
@@ -194,7 +194,7 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-#: Up to this many values in the smaller group, and steps of the statistic, p is exact instead of approximated.
+#: The p of a Mann-Whitney test is exact up to this many values in the smaller group and steps of the statistic.
 _EXACT_GROUP, _EXACT_STEPS = 20, 10_000
 
 

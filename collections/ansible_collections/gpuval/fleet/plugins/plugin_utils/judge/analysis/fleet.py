@@ -117,6 +117,6 @@ def _pair_document(pair: correlation.FigurePair) -> dict[str, Any]:
 
 
 def by_group(analysis: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
-    """The findings in lists by group and kind of node; the group with the strongest finding comes first."""
+    """The analysis's findings, a list for each group and kind of node; the group with the strongest one is first."""
     keyed = ((tuple(finding[key] for key in ("by", "value", "kind")), finding) for finding in analysis["findings"])
     return list(values_by_key(keyed).values())

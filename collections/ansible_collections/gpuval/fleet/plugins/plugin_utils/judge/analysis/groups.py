@@ -26,7 +26,7 @@ ALIKE = 0.8
 
 #: Property and value: ("rack", "r12").
 Group = tuple[str, str]
-#: The nodes of each group, sorted by group.
+#: {group: indexes of its nodes}, sorted by group.
 _Members = Mapping[Group, frozenset[int]]
 
 
@@ -95,8 +95,7 @@ class Compared:
 
 
 def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compared:
-    """Compare each group of nodes with the others in every figure. ``properties``: ``{property: value}`` of each
-    node."""
+    """Compare each group of nodes with the others in every figure. ``properties``: for each node its properties."""
     compared = Compared()
     groups_among = functools.cache(lambda reporting: _find_groups(reporting, properties))
     tests: list[GroupFinding] = []
@@ -134,7 +133,7 @@ def _beyond_chance(tests: Sequence[GroupFinding]) -> Iterator[GroupFinding]:
 
 
 def _find_groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) -> _Members:
-    """The groups among the reporting nodes that, like the others of these nodes, are large enough."""
+    """``{group: nodes}`` of groups with at least MIN_NODES reporting nodes that leave as many other reporting nodes."""
     members = values_by_key((group, number) for number in sorted(reporting) for group in properties[number].items())
     return {
         group: frozenset(nodes)
@@ -144,7 +143,8 @@ def _find_groups(reporting: frozenset[int], properties: Sequence[Mapping[str, st
 
 
 def _tests(key: Key, values: Mapping[int, float], groups: _Members, compared: Compared) -> Iterator[GroupFinding]:
-    """One test for each set of nodes; of two that together are all nodes, that of fewer, or with the lower median."""
+    """Test each set of nodes once in one figure; of two sets that are all nodes, only the smaller, or that with the
+    lower median."""
     rank = dict(zip(values, midranks([*values.values()]), strict=True)) if groups else {}
     node_sets, sets_done = {*groups.values()}, set[frozenset[int]]()
     for group, nodes in groups.items():
@@ -163,7 +163,7 @@ def _tests(key: Key, values: Mapping[int, float], groups: _Members, compared: Co
 def _standing_out(
     candidates: Sequence[GroupFinding], values: Mapping[int, float], groups: _Members
 ) -> Iterator[GroupFinding]:
-    """Those candidates of one figure that still differ without the nodes of the candidates before them."""
+    """The findings of one figure that still differ without the nodes of stronger findings."""
     explained: set[int] = set()
     for test in sorted(candidates, key=_sort_key):
         if explained & test.nodes and not _still_differs(test, explained, values):
@@ -173,7 +173,7 @@ def _standing_out(
 
 
 def _still_differs(test: GroupFinding, explained: set[int], values: Mapping[int, float]) -> bool:
-    """Whether the group differs without the nodes in ``explained``, and from others of which none is explained."""
+    """Whether a group still differs from the other nodes if the nodes in ``explained`` are left out of both."""
     nodes = test.nodes - explained
     peers = values.keys() - test.nodes - explained
     if len(nodes) < MIN_NODES or len(peers) < MIN_NODES:
@@ -187,7 +187,7 @@ def _still_differs(test: GroupFinding, explained: set[int], values: Mapping[int,
 
 
 def _alike(test: GroupFinding, groups: _Members) -> tuple[tuple[Group, frozenset[int]], ...]:
-    """Other groups of the same nodes, or nearly the same."""
+    """Other groups that have (nearly) the same nodes as the finding's group."""
     others = ((group, nodes) for group, nodes in groups.items() if group != test.standing.group)
     alike = [pair for pair in others if len(pair[1] & test.nodes) >= ALIKE * len(pair[1] | test.nodes)]
     return tuple(sorted(alike, key=lambda pair: (pair[1] != test.nodes, pair[0])))

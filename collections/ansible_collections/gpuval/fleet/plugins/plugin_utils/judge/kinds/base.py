@@ -53,7 +53,7 @@ class JudgeContext:
     doubtful: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     #: For each node the checks of kind ``same`` that found no peers with the same ``group_by``.
     alone: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    #: For each node the entries of comparisons.py.
+    #: For each node the warnings about figures that no criterion compares and that differ from other nodes'.
     figures: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
 
 
@@ -70,7 +70,7 @@ class CheckKind(ABC):
 
     @abstractmethod
     def describe(self, check: Check, target: Target) -> str:
-        """The limit as text; ``Check.expected`` has it for the criterion's own target."""
+        """The check's limit as text. ``target``: the value that a figure is compared with."""
 
     def metrics(self, check: Check) -> set[str]:
         """Names of the metrics that the check reads in the stage's records."""

@@ -111,7 +111,7 @@ class _Comparison:
         return {key: size for key, size in sorted(sizes.items()) if size > self.check.min_peers}
 
     def judge_group(self, key: GroupKey, all_samples: Samples) -> None:
-        """Judge the nodes of one group."""
+        """Judge the nodes of one peer group. ``key``: the values that they share."""
         check, history = self.check, self.context.history
         samples = self._with_usual_part_count(all_samples)
         by_software = values_by_key((sample.alike, sample) for sample in samples)
