@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import random
 import re
 import stat
 import subprocess
@@ -387,6 +388,16 @@ def test_a_log_that_is_too_long_is_cut_at_lines(folder, monkeypatch):
     assert leaks({"secret": SECRET}, parts["log"]) == []
 
 
+def test_no_half_of_a_secret_is_left_where_a_log_without_line_ends_is_cut(folder, monkeypatch):
+    monkeypatch.setattr(build_module, "MAX_LOG_BYTES", 1000)
+    end = f"{SECRET[len(SECRET) // 2 :]} and 10 %\r20 %".rjust(500, "x")
+    log = folder.evidence_file("node-1", "training", "logs")
+    log.write_text("x" * 900 + SECRET[: len(SECRET) // 2] + end.lstrip("x").ljust(500, "."), newline="")
+    _, parts = read_stage_file((make(folder).path / "logs/training/atl1node212.log").read_bytes())
+    text = parts["log"].decode()
+    assert SECRET[len(SECRET) // 2 :] not in text and "20 %" in text
+
+
 ODD = ("x", 5, [5], {"x": [[]]})
 PLACES = ("environment", "environment.os", "environment.os.hostname", "environment.nics", "environment.engines",
           "environment.gpus", "metrics")  # fmt: skip
@@ -454,6 +465,18 @@ def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(folder, monkeypa
             packed.write(b"\0" * (1 << 20))
     assert stage_file.GatheredOutput(archive).texts == {}
     assert sum(read) < 4 << 20
+    make(folder)
+
+
+def test_a_damaged_archive_of_one_node_does_not_stop_the_delivery(folder):
+    archive = log_bundle.archive_file(folder.path, "node-10")
+    member = tarfile.TarInfo(stage_file.SHORT[0])
+    member.size = 1 << 20
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.addfile(member, io.BytesIO(random.Random(1).randbytes(member.size)))
+    data = bytearray(archive.read_bytes())
+    data[len(data) // 2 :: 16] = bytes(len(data[len(data) // 2 :: 16]))
+    archive.write_bytes(data)
     make(folder)
 
 

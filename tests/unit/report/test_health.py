@@ -78,7 +78,7 @@ def test_the_last_verdict_that_counts(reports, verdict, run_id):
 def test_a_node_that_passed_what_it_failed_is_to_be_validated_whole():
     entry = after(report_of(FAILS), report_of(PASSES, 11, narrowed_by=["tags"]))["bad"]
     assert (entry["action"], entry["class"], entry["open"]) == ("retest", None, [])
-    assert entry["reason"].endswith("in a run of some stages: validate all")
+    assert entry["reason"].endswith("in a run of some stages: validate all stages")
 
 
 def test_a_job_of_ones_own_fails_no_node():

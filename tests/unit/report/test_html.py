@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import re
+import signal
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -422,6 +423,20 @@ def test_the_results_of_a_fleet_are_read_by_several_processes(fleet, tmp_path, m
     assert all(Page(shared).data["curves"])
     monkeypatch.setattr(processes, "MIN_NODES", 1 << 20)
     assert html_report(fleet, tmp_path) == shared
+
+
+def test_curves_that_a_killed_process_does_not_read_are_in_the_page(fleet, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    expected = html_report(fleet, tmp_path)
+    parent, of_node = os.getpid(), curves.of_node
+
+    def read_or_die(*words):
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return of_node(*words)
+
+    monkeypatch.setattr(curves, "of_node", read_or_die)
+    assert html_report(fleet, tmp_path) == expected
 
 
 def test_a_form_that_fails_ends_the_processes_that_read(fleet, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the collection's action plugins share."""
+"""Base class of the collection's action plugins."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def injected_settings(values: Mapping[str, Any]) -> list[str]:
 
 
 def _printed(value: Any) -> Any:
-    """A task's result with each text as one line, as Ansible prints it."""
+    """A task's result with each text in it made one line, safe to print."""
     if isinstance(value, str):
         return console_line(pasteable(value))
     if isinstance(value, Mapping):
@@ -35,7 +35,7 @@ def _printed(value: Any) -> Any:
 
 
 class ControllerAction(OutputLimit, ActionBase):
-    """Base of actions that run on the controller: checks options, turns expected failures into one clear message."""
+    """Base of action plugins that run on the controller: checks options, makes expected failures one clear message."""
 
     _requires_connection = False
     _display: Any
@@ -77,7 +77,7 @@ class ControllerAction(OutputLimit, ActionBase):
         elif isinstance(result.get("msg"), str):
             result["msg"] = console_line(pasteable(result["msg"]))
         facts = result.pop("ansible_facts", {})
-        if self._discovered_interpreter_key:  # Ansible searched for the node's Python: once is enough
+        if self._discovered_interpreter_key:  # keep the path of the node's Python, so that Ansible searches once
             facts[self._discovered_interpreter_key] = self._discovered_interpreter
         facts = {name: value for name, value in facts.items() if name in answers.FACTS}
         return {**result, "ansible_facts": facts} if facts else result
@@ -86,15 +86,15 @@ class ControllerAction(OutputLimit, ActionBase):
         raise NotImplementedError
 
     def ask_node(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Run the half on the node of a step, or a module with the task's options. Returns what it declares. An invalid
-        answer is a failed one. Raises AnsibleError where the node, or its Python, is not reached."""
+        """Run a node step with `arguments`, or a module with the task's options, on the task's node. Returns the
+        declared fields of its answer, or a failed answer if it is invalid. Raises AnsibleError if it is unreachable."""
         try:
             return answers.accept(name, self.execute_on_node(name, arguments))
         except answers.InvalidAnswerError as error:
             return {"failed": True, "msg": str(error)}
 
     def execute_on_node(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """As `ask_node`, but returns the node's answer unchecked."""
+        """Run a node step or module like `ask_node`, but return the node's answer unchecked."""
         module = "node" if answers.is_node_step(name) else name
         module_arguments = {"step": name, "arguments": json.dumps(arguments, default=str)} if module == "node" else None
         answer: dict[str, Any] = self._execute_module(
@@ -103,7 +103,7 @@ class ControllerAction(OutputLimit, ActionBase):
         return answer
 
     def spec(self) -> dict[str, Any]:
-        """The argument spec of the action: of the module of its name."""
+        """The argument spec of the action, which is that of the module with its name."""
         return argument_spec(self.name)
 
     @property
@@ -116,7 +116,7 @@ class ControllerAction(OutputLimit, ActionBase):
 
     @property
     def connection(self) -> str:
-        """The name of the task's connection."""
+        """The name of the task's connection plugin, such as ssh or local."""
         return str(self._task.connection)
 
     @property

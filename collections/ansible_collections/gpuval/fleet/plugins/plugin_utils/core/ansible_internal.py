@@ -1,7 +1,7 @@
-"""What the collection uses of ansible-core and it does not publish; no other file does. Each use says why it is there.
+"""All uses of ansible-core's unpublished interfaces, each with its reason; no other file of the collection has any.
 
-The same in 2.19 to 2.21 unless a use names versions; tests/unit/core/test_ansible_internal.py checks the installed one.
-Raises AnsibleError where ansible-core is older.
+They are equal in ansible-core 2.19 to 2.21 unless a comment names versions; tests/unit/core/test_ansible_internal.py
+checks the installed version. The import raises AnsibleError if ansible-core is older.
 """
 
 import atexit
@@ -28,14 +28,14 @@ from ansible.utils.display import Display
 
 from .node_ranges import with_colons
 
-#: As `requires_ansible` in meta/runtime.yml, which Ansible itself only warns of.
+#: Oldest supported ansible-core, as `requires_ansible` in meta/runtime.yml, whose violation Ansible only warns about.
 OLDEST = "2.19"
 
 try:
-    # Where a variable was set: messages name file and line. 2.18 had `ansible_pos`, which is gone.
+    # The file and line where a variable was set, for messages. ansible-core 2.18 had `ansible_pos` instead.
     from ansible._internal._datatag._tags import Origin
 
-    # Templates that forked workers inherit compiled, see `compile_once`.
+    # Needed to compile templates once for all forked workers, see `compile_once`.
     from ansible._internal._templating._jinja_bits import AnsibleEnvironment, _TemplateCompileContext
 except ModuleNotFoundError:
     raise AnsibleError(
@@ -45,24 +45,23 @@ except ModuleNotFoundError:
 
 __all__ = ["Origin", "OutputLimit", "PlayWorker", "file_loader", "is_set_by_task", "show_message", "task_id"]
 
-#: What this collection's modules are called.
+#: Prefix of the names of this collection's Python modules.
 OWN = __name__.removesuffix("plugins.plugin_utils.core.ansible_internal")
 #: Maximum number of compiled templates to keep; a run's arguments have some hundred.
 MAX_TEMPLATES = 2000
-#: Of a module; the largest answer, what `fetch_evidence` brings at once, has a third of that.
+#: Maximum length of a module's output; the largest answer, of `fetch_evidence`, has a third of that.
 MAX_OUTPUT_CHARACTERS = 128 << 20
-#: Keys of a task's result that are used.
+#: Keys of a task's result that a worker sends to the action.
 RETURNED = ("changed", "diff", "plan", "skipped", "objects", "problems", "store_failed", "more", "running", "stated")
-
 display = Display()
 
 
 class PlayWorker:
-    """The worker process of ansible-playbook that an action runs in: variables of all hosts of the play, and workers.
+    """Gives an action the variables of all hosts of the play, and starts tasks on them.
 
-    An action has the variables of its own host only, and no means to run a task on another one: a strategy starts a
-    task on all hosts and waits for the slowest. `current_worker` and its attributes, `VariableManager.get_vars` with
-    its host lists, a task's block and role, `WorkerProcess` and its queue are what a strategy uses for both.
+    An action plugin gets the variables of its own host only, and cannot run a task on another one: a strategy starts a
+    task on all hosts and waits for the slowest. This class uses what a strategy uses for both: `current_worker` and its
+    attributes, `VariableManager.get_vars` with host lists, a task's block and role, `WorkerProcess` and its queue.
     """
 
     def __init__(self, action: Any, task_vars: Mapping[str, Any]) -> None:
@@ -80,7 +79,7 @@ class PlayWorker:
         return self._manager._inventory.get_host(node)
 
     def variables_of(self, node: str, task: Task | None = None) -> dict[str, Any]:
-        """All variables of a node of the play as the action's task, or another `task`, sees them, untemplated."""
+        """All variables of a host of the play, untemplated, as the action's task or another `task` sees them."""
         hosts = {"host": self._host(node), "_hosts": self._hosts, "_hosts_all": self._all_hosts}
         variables: dict[str, Any] = self._manager.get_vars(play=self._task.get_play(), task=task or self._task, **hosts)
         return variables
@@ -89,11 +88,12 @@ class PlayWorker:
         self._manager.set_host_facts(self._host(node), facts)
 
     def read_tasks(self, file: Path) -> list[dict[str, Any]]:
-        """The tasks in a file, with their templates not yet rendered."""
+        """The tasks in a task file, with templates not yet rendered."""
         return list(self._worker._loader.load_from_file(str(file), cache="none", trusted_as_template=True))
 
     def start(self, node: str, definition: Mapping[str, Any], results: Connection) -> Any:
-        """Start a process that runs a task on a node. It sends displayed messages and the result to `results`."""
+        """Start a process that runs a task on a node and sends its displayed messages and its result to `results`.
+        `definition`: the task as in a task file."""
         loader = self._worker._loader
         parents = {"block": self._task._parent, "role": self._task._role}
         task = Task.load(definition, **parents, variable_manager=self._manager, loader=loader)
@@ -102,9 +102,9 @@ class PlayWorker:
         name = f"{task.action} {task.args.get('step', '')}"
         if name not in self._prepared:
             self._prepared.add(name)
-            with suppress(AnsibleError):  # the worker meets it again, and reports it
+            with suppress(AnsibleError):  # the worker raises it again, and reports it
                 Templar(loader=loader, variables=variables).template(task.args)
-            gc.freeze()  # otherwise each worker looks through all of it for garbage, and copies its pages
+            gc.freeze()  # otherwise a garbage collection in each worker would copy the memory pages of all objects
         process = ansible_worker.WorkerProcess(
             final_q=_ResultQueue(results),
             task_vars=variables,
@@ -122,19 +122,19 @@ class PlayWorker:
 
 
 def file_loader(action: Any) -> Any:
-    """The loader of an action: it reads files, decrypts those of a vault, and `load_extra_vars` needs it."""
+    """The file loader of an action, which decrypts vault files, and which Ansible's `load_extra_vars` takes."""
     return action._loader
 
 
 def is_set_by_task(node: str, name: str) -> bool:
-    """Whether a task has set that variable of a node (`set_fact`), which has no origin. False outside of workers."""
+    """Whether a task set a node's variable ``name`` by `set_fact`, so that it has no origin. False outside workers."""
     worker = ansible_worker.current_worker
     return bool(worker) and name in worker._variable_manager._nonpersistent_fact_cache.get(node, {})
 
 
 @cache
 def _load(action: str) -> None:
-    """Import before the fork what each worker would import for itself: the action, Ansible's filters and tests."""
+    """Import an action plugin, Ansible's filters and tests before the fork, so that workers need not import them."""
     action_loader.get(action, class_only=True)
     filter_loader.get("default")
     test_loader.get("defined")
@@ -153,7 +153,7 @@ def compile_once() -> None:
 
     @wraps(compile_anew)
     def compile_kept(self: AnsibleEnvironment, source: Any, *words: Any, **options: Any) -> Any:
-        # An overlay has delimiters of its own; a tree of nodes is a part of another template.
+        # Not cached: an overlay, which has its own delimiters, and a syntax tree, which is part of another template.
         if words or options or self.overlayed or not isinstance(source, str):
             return compile_anew(self, source, *words, **options)
         context = _TemplateCompileContext.current(optional=True)
@@ -169,9 +169,9 @@ def compile_once() -> None:
 
 
 def cache_bytecode() -> None:
-    """Let this process import the collection with bytecode from ``__pycache__``, as Python imports packages.
+    """Let this process import the collection's files from bytecode in ``__pycache__``, as Python imports packages.
 
-    Ansible compiles a collection's file whenever it imports it: 0.4 s of a command's processor time.
+    Ansible compiles each file of a collection at every import: 0.4 s of a command's processor time.
     """
     loader = _collection_finder._AnsibleCollectionPkgLoaderBase
     compile_anew = loader.get_code
@@ -189,13 +189,13 @@ def cache_bytecode() -> None:
 
 
 cache_bytecode()  # before any other import
-# At its end Python looks several times through all of Ansible's objects for garbage: a fifth of a short command's time.
-# DuckDB would then print, in fifty lines, which of its objects are not collected.
+# At exit Python searches all of Ansible's objects for garbage several times: a fifth of a short command's time. Where
+# DuckDB is loaded that stays: without it DuckDB prints fifty lines about objects that were not collected.
 atexit.register(lambda: None if "duckdb" in sys.modules else gc.freeze())
 
 
 def accept_dashes() -> None:
-    """Make Ansible's own inventories (YAML, INI, TOML) take `gpu[01-16]`, which they refuse, as `gpu[01:16]`."""
+    """Make Ansible's inventory plugins (YAML, INI, TOML) accept the range `gpu[01-16]` as `gpu[01:16]`."""
     expand = BaseFileInventoryPlugin._expand_hostpattern
     if not hasattr(expand, "__wrapped__"):
         expand_both = wraps(expand)(lambda self, pattern: expand(self, with_colons(pattern)))
@@ -203,7 +203,7 @@ def accept_dashes() -> None:
 
 
 class _ResultQueue:
-    """Replaces a worker's queue to Ansible's main process: the worker's messages go to the action."""
+    """Replaces the queue from a worker to Ansible's main process: sends the worker's messages to the action."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -212,26 +212,26 @@ class _ResultQueue:
         self._pipe.send(("display", (method, words, options)))
 
     def send_callback(self, *_words: Any, **_options: Any) -> None:
-        """Callbacks are for tasks of the play; the action reports these tasks itself."""
+        """Does nothing: callbacks are for tasks of the play, and the action reports its tasks itself."""
 
     def send_prompt(self, **_options: Any) -> None:
         raise AnsibleError("a node's task cannot ask a question: give passwords by -k, -K or variables")
 
     def send_task_result(self, *result: Any) -> None:
-        """Send what is used: ansible-core up to 2.20 hands over one object, later ones host, task and result."""
+        """Send the used part of a task's result: one object in ansible-core up to 2.20, then host, task, result."""
         values = result[0]._return_data if len(result) == 1 else result[2].as_result_dict()
         returned = {name: values[name] for name in RETURNED if name in values}
         if python := (values.get("ansible_facts") or {}).get("discovered_interpreter_python"):
             returned["interpreter"] = str(python)
-        # Warnings of a task are in its result, as objects of Ansible's.
+        # Warnings of a task are objects of ansible-core.
         returned["warnings"] = [getattr(warning, "event", warning).msg for warning in values.get("warnings") or ()]
         states = {state: bool(values.get(state)) for state in ("failed", "unreachable")}
         self._pipe.send(("result", {**states, "message": str(values.get("msg") or ""), "result": returned}))
 
 
 class OutputLimit:
-    """Before ActionBase: a module's output that is too large is refused before it is read as JSON, which takes many
-    times its size. Ansible has no limit, and no other place between a node and the result of a module."""
+    """Base class before ActionBase: refuses too large an output of a module before it is parsed as JSON, which takes
+    many times its size in memory. Ansible itself has no limit."""
 
     def _parse_returned_data(self, res: dict[str, Any], *profile: Any) -> dict[str, Any]:
         size = len(res.get("stdout") or "")
@@ -242,11 +242,11 @@ class OutputLimit:
 
 
 def task_id(task: Task) -> str:
-    """The id that a task shares with its results, whose task is another object."""
+    """The id by which a task and its results, which hold a copy of the task, belong together."""
     return str(task._uuid)
 
 
 def show_message(message: Sequence[Any]) -> None:
-    """Display a message that a worker sent (method of Ansible's display, words, options)."""
+    """Display a message that a worker sent: (method of Ansible's display, arguments, keyword arguments)."""
     method, words, options = message
     getattr(display, method)(*words, **options)

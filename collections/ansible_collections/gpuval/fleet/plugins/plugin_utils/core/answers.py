@@ -1,6 +1,6 @@
-"""What a module or step answers from a node, which is untrusted: what it declares passes, of the declared types.
+"""Checks the answers of modules and node steps, which come from untrusted nodes: only declared fields pass.
 
-A node that answers otherwise fails its own task, and changes nothing of another node's: above all it sets no variables.
+A node with an invalid answer fails its own task and cannot affect other nodes: above all it sets no variables.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,12 +20,12 @@ MAX_MESSAGE = 4000
 MAX_WARNINGS = 5
 TYPES: dict[str, Any] = {kind.__name__: kind for kind in (str, int, bool, list, dict)}
 TYPES |= {"path": str, "float": (int, float), "complex": dict}
-#: Facts that modules of the collection give, none of which is the name of a setting; and the Python that Ansible found.
+#: Facts that tasks may set: those of the collection's modules, and the path of Python that Ansible discovered.
 FACTS = frozenset({"gpuval", "gpuval_hardware", "discovered_interpreter_python"})
 
 
 class InvalidAnswerError(GpuvalError):
-    """An invalid answer, which the module or step itself never gives."""
+    """A node's answer that breaks the declaration of its module or step, so that another program must have given it."""
 
 
 @cache
@@ -35,7 +35,7 @@ def is_node_step(name: str) -> bool:
 
 @cache
 def declared(name: str) -> dict[str, Any]:
-    """Fields that an answer may have: of a node step by its signature, of a module by its RETURN documentation."""
+    """{field: declaration} of the answer of a node step (from its signature) or a module (from its RETURN)."""
     if is_node_step(name):
         step = getattr(import_module(f"{PLUGINS}.module_utils.node_steps.{name}"), name)
         contents: dict[str, Any] = _declared_field(get_type_hints(step)["return"])["contains"]
@@ -53,7 +53,7 @@ def _declared_field(hint: Any) -> dict[str, Any]:
 
 
 def accept(name: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The valid, documented part of the answer of a step or module. Raises InvalidAnswerError."""
+    """The declared fields of the answer of node step or module ``name``. Raises InvalidAnswerError for a wrong type."""
     accepted: dict[str, Any] = {key: bool(answer[key]) for key in STATES if key in answer}
     accepted |= {key: clean_text(str(answer[key]))[:MAX_MESSAGE] for key in MESSAGES if answer.get(key)}
     warnings = answer.get("warnings")
@@ -67,30 +67,32 @@ def accept(name: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         ) from None
 
 
-def _fields(answer: Mapping[str, Any], fields: Mapping[str, Any], path: str) -> dict[str, Any]:
-    return {name: _value(answer[name], field, f"{path}{name}") for name, field in fields.items() if name in answer}
+def _fields(answer: Mapping[str, Any], declared_fields: Mapping[str, Any], key_path: str) -> dict[str, Any]:
+    fields = ((name, field) for name, field in declared_fields.items() if name in answer)
+    return {name: _value(answer[name], field, f"{key_path}{name}") for name, field in fields}
 
 
-def _value(value: Any, field: Mapping[str, Any], path: str) -> Any:
-    kind = field["type"]
+def _value(value: Any, declaration: Mapping[str, Any], key_path: str) -> Any:
+    kind = declaration["type"]
     if value is None:
         return None
     if not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
-        raise InvalidAnswerError(f"{path} is not of type {kind}")
-    if kind in ("dict", "complex") and "contains" in field:
-        return _fields(value, field["contains"], f"{path}.")
-    if kind == "list" and "elements" in field:
-        element = {"type": field["elements"], **({"contains": field["contains"]} if "contains" in field else {})}
-        return [_value(item, element, f"{path}[]") for item in value]
+        raise InvalidAnswerError(f"{key_path} is not of type {kind}")
+    contains = {"contains": declaration["contains"]} if "contains" in declaration else {}
+    if kind in ("dict", "complex") and contains:
+        return _fields(value, contains["contains"], f"{key_path}.")
+    if kind == "list" and "elements" in declaration:
+        element = {"type": declaration["elements"], **contains}
+        return [_value(item, element, f"{key_path}[]") for item in value]
     return value
 
 
 @cache
 def _prefixes() -> tuple[str, ...]:
-    """Prefixes of the names of settings: of all roles, and of the collection."""
+    """Prefixes of the names of settings: gpuval_, and the name of each role."""
     return ("gpuval_", *(f"{role.name}_" for role in ROLES.iterdir()))
 
 
 def settings_among(facts: Iterable[str]) -> list[str]:
-    """Facts with the name of a setting: Ansible makes variables of facts, which override the inventory."""
+    """The names in ``facts`` that are also settings: Ansible may turn facts into variables, which override these."""
     return sorted(str(name) for name in facts if str(name).startswith(_prefixes()) and name not in FACTS)

@@ -1,7 +1,7 @@
-"""The commands in messages: ``make TARGET`` in a checkout, the playbook where the collection alone is installed.
+"""Rewrites commands in messages: ``make TARGET`` in a checkout, ansible-playbook if only the collection is installed.
 
-Messages name a command as in a checkout, between backticks, and a page by its path in ``docs/``. What is printed or
-reported passes `pasteable`.
+Code writes each command as in a checkout, between backticks, and a page of the documentation by its path in ``docs/``.
+`pasteable` rewrites them in all that is printed or reported.
 """
 
 import functools
@@ -16,10 +16,10 @@ from typing import Any
 from .paths import COLLECTION, INSTALLED
 
 REQUIREMENTS = COLLECTION / "requirements.txt"
-#: Of a checkout. A project of the operator's own may have another one there.
+#: The Makefile of a checkout. An operator's project may have another Makefile at this path.
 MAKEFILE = INSTALLED.parents[3] / "Makefile"
 FAILED_NODES = "results/latest/failed_nodes.txt"
-#: Targets that do more than a playbook of their name.
+#: {make target that is not just the playbook of its name: (playbook, options)}
 TARGETS = {
     "baseline-diff": ("compare_baselines",),
     "in-cluster": ("in_cluster",),
@@ -28,7 +28,7 @@ TARGETS = {
     "shell": ("reach", "-e", "run_reach=shell"),
     "follow": ("reach", "-e", "run_reach=follow"),
 }
-#: Variables of make, where needed of one target, and the extra variables that they set.
+#: {variable of make, or "target variable" if it differs for one target: extra variable that it sets}
 VARIABLES = {
     "FILE": "run_hostfile",
     "FOLDER": "verify_folder",
@@ -44,12 +44,12 @@ VARIABLES = {
     "SIGNING": "ssh_keys_signing",
     "history NODE": "history_node",
 }
-#: The inventory of a command without INVENTORY=, and the playbook's target that takes none.
+#: The inventory of a make command without INVENTORY=, and targets that have a playbook but take no inventory.
 DEFAULT_INVENTORY = "inventories/local"
 NOT_OF_INVENTORIES = ("baseline-diff",)
-#: Set by the image `validate`, whose inventory ends with the container: the command that validates again.
+#: Command that validates again, set in the container image `validate`, whose inventory ends with the container.
 AGAIN = os.environ.get("GPUVAL_AGAIN", "")
-#: In place of Ansible's, where it was not imported.
+#: Sources of the inventory (paths) for commands that run without Ansible.
 look_sources: list[str] = []
 DOCUMENTATION = "https://github.com/gpuval/gpuval/blob/main/"
 _PAGE = re.compile(r"(?<![\w/])docs/[a-z_]+\.md")
@@ -57,10 +57,10 @@ _MAKE = re.compile(r"`make ([a-z-]+)([^`\n]*)`")
 
 
 def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, checkout: bool | None = None) -> str:
-    """The text with each command as it works here.
+    """The text with each command rewritten so that it can be pasted here.
 
-    ``inventory`` is what commands need to choose nodes; empty is that of this process. ``failed``: path of the list of
-    nodes to validate again.
+    ``inventory``: the one that commands name, by default that of this process. ``failed``: path of the file with nodes
+    to validate again. ``checkout``: whether to write make commands, None to find out.
     """
     sources = _sources(inventory) if inventory else own_sources()
     if in_checkout() if checkout is None else checkout:
@@ -84,14 +84,14 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
 
 
 def own_sources() -> list[str]:
-    """The sources of this process's inventory, as its command takes them; a look at a run sets them without Ansible."""
+    """The sources (paths) of this process's inventory, as given to its command."""
     arguments = getattr(sys.modules.get("ansible.context"), "CLIARGS", {})
     return [str(source).removeprefix(f"{Path.cwd()}/") for source in look_sources or arguments.get("inventory") or ()]
 
 
 @functools.cache
 def in_checkout() -> bool:
-    """Whether the collection in use lies in a checkout of gpuval, with its make targets."""
+    """Whether the collection in use is in a checkout of gpuval, so that there are make targets."""
     try:
         return MAKEFILE.read_text(encoding="utf-8").startswith("# gpuval:")
     except (OSError, UnicodeDecodeError):
@@ -99,17 +99,17 @@ def in_checkout() -> bool:
 
 
 def command(line: str) -> str:
-    """A whole command, as it works here."""
+    """The make command ``line``, rewritten so that it can be pasted here."""
     return pasteable(f"`{line}`")[1:-1]
 
 
 def in_remedy(text: str) -> str:
-    """A remedy with pasteable commands; in a checkout without inventory, whose path a delivery would show."""
+    """A remedy with pasteable commands. In a checkout they name no inventory: a delivery would reveal its path."""
     return pasteable(text, DEFAULT_INVENTORY if in_checkout() else "")
 
 
 def in_remedies(document: Any, written: Callable[[str], str] = in_remedy) -> None:
-    """Replace all remedies of a document, in place. ``written``: the text to write for each."""
+    """Replace each text with the key ``remedy`` in a JSON document, in place, by what ``written`` makes of it."""
     if isinstance(document, dict):
         for name, value in document.items():
             if name == "remedy" and isinstance(value, str):
@@ -121,13 +121,13 @@ def in_remedies(document: Any, written: Callable[[str], str] = in_remedy) -> Non
             in_remedies(item, written)
 
 
-def _playbook(target: str, words: str, sources: Sequence[str], failed: str) -> str:
+def _playbook(target: str, make_arguments: str, sources: Sequence[str], failed_file: str) -> str:
     if target == "setup":
         return shlex.join([sys.executable, "-m", "pip", "install", "-r", str(REQUIREMENTS)])
-    name, *options = (word.format(failed=failed) for word in TARGETS.get(target, (target,)))
+    name, *options = (word.format(failed=failed_file) for word in TARGETS.get(target, (target,)))
     if AGAIN and name == "validate":
         return AGAIN
-    for word in shlex.split(words):
+    for word in shlex.split(make_arguments):
         variable, _, value = word.partition("=")
         if variable == "INVENTORY":
             sources = _sources(value)
@@ -141,6 +141,6 @@ def _playbook(target: str, words: str, sources: Sequence[str], failed: str) -> s
 
 
 def _sources(inventory: str) -> list[str]:
-    """The sources of an inventory as the Makefile splits them: existing paths with commas between them are several."""
+    """The sources of an inventory, split as in the Makefile: at commas, if each part is an existing path."""
     paths = inventory.split(",")
     return paths if all(path and Path(path).exists() for path in paths) else [inventory]

@@ -1,4 +1,4 @@
-"""What a command prints: texts of one line each, and progress in the terminal's last line."""
+"""Prints messages of commands as one line each, and progress in the last line of a terminal."""
 
 import os
 import shutil
@@ -15,17 +15,17 @@ def terminal_columns() -> int:
     return shutil.get_terminal_size().columns if is_terminal and not os.environ.get("CI") else 0
 
 
-#: Of the main process, which imports actions before it forks workers; these have no terminal.
+#: Width of the terminal of the main process, which imports this before it forks workers: these have no terminal.
 COLUMNS = terminal_columns()
 _START_OF_LINE = "\r\033[K"
 
 
 class Console:
-    """Ansible's display, or one like it: prints each text as one line, even if a node put line breaks into it."""
+    """Wraps Ansible's display: prints each text as one line, even if a node put line breaks into it."""
 
     def __init__(self, display: Any) -> None:
         self._display = display
-        #: The progress that stands in the terminal's last line.
+        #: The progress text that the terminal's last line shows, empty if none.
         self._progress = ""
 
     def __getattr__(self, name: str) -> Any:
@@ -42,12 +42,12 @@ class Console:
             self.display(line)
             return
         self._progress = line
-        columns = terminal_columns() or COLUMNS  # it may have another width by now
+        columns = terminal_columns() or COLUMNS  # the window may have been resized
         text = f"{_START_OF_LINE}{console_line(line)[: columns - 1]}\r"
         self._display.display(text, newline=False, screen_only=True)
 
     def end_progress(self) -> None:
-        """Let the last progress stand, as a line."""
+        """Print the last progress once more as an ordinary line, which later output does not replace."""
         if self._progress:
             self.display(self._progress)
 
@@ -66,5 +66,5 @@ class Console:
 
 
 def folded(text: str) -> str:
-    """The text as a line that Ansible may fold anywhere: no part of it looks like the final block."""
+    """The text as one line, which Ansible may wrap anywhere: no part of it looks like the FINAL ACCEPTANCE block."""
     return console_line(pasteable(text)).replace("FINAL ACCEPTANCE", "final acceptance")

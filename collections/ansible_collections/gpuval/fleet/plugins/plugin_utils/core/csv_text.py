@@ -1,5 +1,5 @@
-"""Tables in CSV files as people and spreadsheets write them: UTF-8 with or without a byte order mark, any line ends,
-comma, semicolon or tab between the cells, spaces around them, comments and empty lines."""
+"""Reads CSV files as people and spreadsheets write them: UTF-8 with or without a byte order mark, any line ends,
+comma, semicolon or tab between cells, spaces around cells, comments and empty lines."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ MAX_FILE_BYTES = 16 << 20
 
 
 def read(path: Path, what: str) -> str:
-    """The text of a file. ``what``: the file's content for messages. Raises SettingError."""
+    """The text of a CSV file. ``what``: what the file holds, for messages. Raises SettingError."""
     try:
         data = files.read(path, MAX_FILE_BYTES + 1)
     except OSError as error:
@@ -30,8 +30,8 @@ def is_comment(line: str) -> bool:
 
 
 def rows(text: str, name: str) -> list[tuple[int, list[str]]]:
-    """Line number and stripped cells of each row that is neither empty nor a comment. ``name``: the file's, for
-    messages. Raises SettingError."""
+    """(line number, stripped cells) of each row of a CSV text that is neither empty nor a comment. ``name``: of the
+    file, for messages. Raises SettingError."""
     first = next((line for line in text.splitlines() if line.strip() and not is_comment(line)), "")
     delimiter = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)

@@ -1,4 +1,4 @@
-"""The base of expected errors (in module_utils, which also runs on nodes), and what errors of the disk mean."""
+"""Errors that an operator can act on, and messages for errors of the disk. Their base also runs on nodes."""
 
 import errno
 import os
@@ -14,11 +14,11 @@ _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR
 
 
 class SettingError(GpuvalError, ValueError):
-    """A setting, or a file that one names, cannot be used; the message says what to change."""
+    """A setting, or a file that a setting names, cannot be used; the message says what to change."""
 
 
 def subject_of(error: BaseException | None) -> str:
-    """The subject that failed, from the attribute `subject` of an error or of its causes; empty without one."""
+    """What failed (node, store, site, ...): attribute `subject` of an error or of its causes; empty without one."""
     return getattr(error, "subject", "") or (subject_of(error.__cause__ or error.__context__) if error else "")
 
 
@@ -28,8 +28,8 @@ def reason_of(error: Exception) -> str:
 
 
 def disk_problem(error: OSError, folders: Mapping[str, Path]) -> str:
-    """What happened and which setting to change; empty for an error that is not of the disk. ``folders`` are those in
-    use, by the setting that chooses them."""
+    """The message for an error of the disk: what happened, and which setting to change; empty for other errors.
+    ``folders``: {setting: folder in use that it chooses}."""
     path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None
     not_made = error.errno == errno.ENOENT and path in folders.values()  # as in /proc, where no folder can be made
     if error.errno not in (*_FULL, *_NOT_OURS) and not not_made:

@@ -1,7 +1,7 @@
-"""Stages, profiles, schedulers and engines by name: those that ship, and those in the folders of ``gpuval_extensions``.
+"""Finds stages, profiles, schedulers and engines by name: shipped ones, and those of extensions (gpuval_extensions).
 
-A folder of an extension has ``stages/NAME/``, ``profiles/NAME.yml``, ``schedulers/NAME/`` and ``engines/NAME.py``. It
-is code: its owner and its modes are checked before anything of it is read.
+An extension is a folder with ``stages/NAME/``, ``profiles/NAME.yml``, ``schedulers/NAME/`` or ``engines/NAME.py``. It
+is code: owners and modes of its files are checked before any is read.
 """
 
 import hashlib
@@ -22,25 +22,24 @@ from .paths import COLLECTION, ROLES, project_path
 from .text import listed, meant
 
 SETTING = "gpuval_extensions"
-#: By kind what a file's name ends with; what has no end is a folder.
+#: {kind of extension: suffix of its files}; empty for a folder.
 KINDS: Mapping[str, str] = {"stages": "", "profiles": ".yml", "schedulers": "", "engines": ".py"}
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _PACKAGE = "ansible_collections.gpuval.fleet"
-#: How a file of what ships names its scheduler.
+#: The line by which a shipped file declares the name of its scheduler.
 _NAMED = re.compile(r'^    name = "([a-z][a-z0-9_]*)"$', re.MULTILINE)
 _PARENTS = {"schedulers": f"{_PACKAGE}.plugins.plugin_utils.", "engines": f"{_PACKAGE}.plugins.module_utils.engines."}
 _Interface = TypeVar("_Interface")
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-#: The folders that this process uses, and those that none of them may lie in: results and state.
+#: The folders of extensions in use, and those that must not contain extensions: results and state.
 _in_use: dict[str, tuple[Path, ...]] = {"folders": (), "forbidden": ()}
 _clear_caches: list[Callable[[], None]] = []
 
 
 def use(folders: Iterable[str | Path], forbidden: Iterable[str | Path] = ()) -> None:
-    """Set the folders of this process: of an action, a lookup or a test. They are checked at the first use of one."""
+    """Set this process's folders of extensions, and those that must not contain any. The first use checks them."""
     chosen = {"folders": tuple(map(project_path, folders)), "forbidden": tuple(map(project_path, forbidden))}
     if chosen != _in_use:
         _in_use.update(chosen)
@@ -49,8 +48,9 @@ def use(folders: Iterable[str | Path], forbidden: Iterable[str | Path] = ()) -> 
 
 
 def use_setting(templar: Any, values: Mapping[str, Any]) -> None:
-    """Set the folders to those of ``gpuval_extensions``. A template that fails is found where settings are checked."""
-    from ansible.errors import AnsibleError  # noqa: PLC0415 - a look at a run does without Ansible
+    """Use the extensions that ``gpuval_extensions`` names in a host's variables ``values``. A template that fails is no
+    error here: the check of settings reports it."""
+    from ansible.errors import AnsibleError  # noqa: PLC0415 - commands without Ansible import this file, too
 
     try:
         folders, *forbidden = (
@@ -62,7 +62,7 @@ def use_setting(templar: Any, values: Mapping[str, Any]) -> None:
 
 
 def cached(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Keep what a function returns for as long as this process uses the same folders."""
+    """Decorator: cache what a function returns until this process uses other folders of extensions."""
     kept = lru_cache(maxsize=1 << 14)(function)
     _clear_caches.append(kept.cache_clear)
     return cast("Callable[_Arguments, _Result]", kept)
@@ -70,7 +70,8 @@ def cached(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Res
 
 @cached
 def found(kind: str) -> Mapping[str, Path]:
-    """By name the folder or file of each of a kind, shipped ones first. Raises SettingError for an unusable one."""
+    """{name: folder or file} of all stages, profiles, schedulers or engines (``kind``), shipped ones first. Raises
+    SettingError for an unusable extension."""
     shipped = _SHIPPED[kind]()
     named = dict(shipped)
     for folder in folders():
@@ -91,27 +92,27 @@ def found(kind: str) -> Mapping[str, Path]:
 
 
 def own(kind: str) -> dict[str, Path]:
-    """As `found`, those of extensions alone."""
+    """{name: folder or file} of the given kind, from extensions only."""
     return {name: path for name, path in found(kind).items() if not is_shipped(path)}
 
 
 def check() -> None:
-    """Raises SettingError for an extension that cannot be used."""
+    """Check all extensions in use. Raises SettingError for one that cannot be used."""
     for kind in KINDS:
         found(kind)
 
 
 @cached
 def files(kind: str, pattern: str, *, shipped: bool = True) -> tuple[Path, ...]:
-    """Files in the folder of each stage or scheduler, such as ``files/stage.yml``: those of extensions first, then of
-    what ships unless ``shipped`` is false. Raises SettingError."""
+    """Files that match ``pattern``, such as ``files/stage.yml``, in the folders of all stages or schedulers (``kind``):
+    those of extensions first, then shipped ones unless ``shipped`` is false. Raises SettingError."""
     paths = sorted(found(kind).values(), key=is_shipped)
     used = [path if path.is_dir() else path.parent for path in paths if shipped or not is_shipped(path)]
     return tuple(path for folder in used for path in sorted(folder.glob(pattern)))
 
 
 def digests() -> dict[str, str]:
-    """By the folder's name the SHA-256 of all that an extension has, sorted by path. Raises SettingError."""
+    """{name of an extension's folder: SHA-256 over the paths and contents of all its files}. Raises SettingError."""
     totals = {folder: hashlib.sha256() for folder in folders()}
     for folder, total in totals.items():
         for path in filter(Path.is_file, _contents(folder)):
@@ -121,8 +122,8 @@ def digests() -> dict[str, str]:
 
 
 def load_class(kind: str, name: str, interface: type[_Interface]) -> type[_Interface]:
-    """The class that implements the interface by this name (its attribute `name`), of the file or folder of the kind.
-    One that ships needs no extension: nodes are cleaned although another user can write to one. Raises SettingError."""
+    """Load the class for scheduler or engine ``name``: a subclass of ``interface`` with this attribute `name`. A
+    shipped one is loaded even if an extension is unusable, so that nodes can be cleaned. Raises SettingError."""
     shipped = _SHIPPED[kind]()
     paths = shipped if name in shipped else found(kind)
     if name not in paths:
@@ -135,25 +136,25 @@ def load_class(kind: str, name: str, interface: type[_Interface]) -> type[_Inter
 
 
 def short_path(path: Path) -> str:
-    """The path of a stage's file as a report names it: within the collection, or within its extension."""
+    """The path of a stage's file as reports show it, relative to the collection or to its extension."""
     return path.relative_to(COLLECTION if is_shipped(path) else path.parents[3]).as_posix()
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a folder or file is the collection's own."""
+    """Whether a folder or file belongs to the collection, not to an extension."""
     return COLLECTION in path.parents
 
 
 @cached
 def folders() -> Sequence[Path]:
-    """The folders in use, links resolved. Raises SettingError for one whose code others could change."""
+    """The folders of extensions in use, links resolved. Raises SettingError for one whose code others could change."""
     resolved: list[Path] = []
     for source in _in_use["folders"]:
         if not source.is_dir():
             raise SettingError(f"{SETTING} {source}: there is no such folder on the controller")
         folder = source.resolve()
         for above in (folder, *folder.parents):
-            if any(above == place.resolve() for place in _in_use["forbidden"]) or (above / "run.json").is_file():
+            if any(above == path.resolve() for path in _in_use["forbidden"]) or (above / "run.json").is_file():
                 raise SettingError(
                     f"{SETTING} {source}: {above} holds what nodes reported: move the extension elsewhere"
                 )
@@ -173,7 +174,8 @@ def folders() -> Sequence[Path]:
 
 
 def _check_owner(path: Path, *, is_way: bool = False) -> None:
-    """Raises SettingError for what another user can change; ``is_way``: a folder above, which may be as /tmp is."""
+    """Raise SettingError if another user can change the path. ``is_way``: it is a folder above the extension, which may
+    be open to all if it has the sticky bit, like /tmp."""
     status = path.lstat()
     if not is_way and not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise SettingError(f"{SETTING} {path}: neither a file nor a folder: replace the link by what it leads to")
@@ -184,7 +186,8 @@ def _check_owner(path: Path, *, is_way: bool = False) -> None:
 
 
 def _contents(folder: Path, *, with_bytecode: bool = False) -> Iterator[Path]:
-    """All folders and files of the kinds, sorted by their path; Python runs bytecode in place of the code beside it."""
+    """Yield all folders and files of an extension, sorted by path. ``with_bytecode``: with compiled files, too, which
+    Python runs in place of the source."""
     is_left_out = _is_hidden if with_bytecode else _is_ignored
     for kind in sorted(KINDS):
         for path in sorted((folder / kind, *(folder / kind).rglob("*"))):
@@ -202,11 +205,11 @@ def _is_ignored(path: Path) -> bool:
 
 @cache
 def _load_module(path: Path) -> ModuleType:
-    """The module of a file, or of the package in a folder: the collection's by its name, others by a private one."""
+    """Import a file, or a folder as a package. One of an extension gets a private module name."""
     if is_shipped(path):
         return importlib.import_module(".".join((_PACKAGE, *path.relative_to(COLLECTION).with_suffix("").parts)))
     file = path / "__init__.py" if path.is_dir() else path
-    package = _PARENTS.get(path.parent.name, "")  # so that relative imports lead where those of what ships lead
+    package = _PARENTS.get(path.parent.name, "")  # so that its relative imports find what those of shipped files find
     name = f"{package}gpuval_extension_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(
         name, file, submodule_search_locations=[str(path)] if path.is_dir() else None
@@ -215,7 +218,7 @@ def _load_module(path: Path) -> ModuleType:
         raise SettingError(f"{SETTING} {path}: no Python in it: add {file}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # its folder may be open to a group
+    writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a group might write to __pycache__
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -230,24 +233,24 @@ def _load_module(path: Path) -> ModuleType:
 
 @cache
 def _shipped_stages() -> Mapping[str, Path]:
-    """By stage its role: those that declare what they run."""
+    """{stage: folder of its role} for the roles that declare a workload."""
     roles = ((path.parents[1], path.read_text()) for path in sorted(ROLES.glob("*/defaults/main.yml")))
     return {role.name: role for role, text in roles if f"\n{role.name}_workload:" in text}
 
 
 @cache
 def _shipped_schedulers() -> Mapping[str, Path]:
-    """By name the files of `plugin_utils` with one."""
+    """{scheduler: file in `plugin_utils` that declares it}."""
     files = (COLLECTION / "plugins/plugin_utils").glob("*/*scheduler.py")
     names = ((_NAMED.search(path.read_text()), path) for path in sorted(files))
     return {match[1]: path for match, path in names if match}
 
 
-def _shipped_files(folder: str, end: str) -> Callable[[], Mapping[str, Path]]:
-    return lambda: {path.stem: path for path in sorted((COLLECTION / folder).glob(f"[a-z]*{end}"))}
+def _shipped_files(folder: str, suffix: str) -> Callable[[], Mapping[str, Path]]:
+    return lambda: {path.stem: path for path in sorted((COLLECTION / folder).glob(f"[a-z]*{suffix}"))}
 
 
-#: By kind what finds those that ship.
+#: {kind of extension: function that finds the shipped ones by name}
 _SHIPPED: Mapping[str, Callable[[], Mapping[str, Path]]] = {
     "stages": _shipped_stages,
     "profiles": _shipped_files("profiles", ".yml"),

@@ -1,4 +1,4 @@
-"""Files of the controller that several processes read and write: replaced whole, and changed by one at a time."""
+"""Files of the controller that several processes read and write: replaced by one rename, changed under a lock."""
 
 import errno
 import fcntl
@@ -18,13 +18,13 @@ TURN_SECONDS = 0.05
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def read(path: Path, most: int = -1) -> bytes:
-    """The content of a regular file, or its first ``most`` bytes. Raises OSError, also for what is no file: opening a
-    FIFO would wait for ever."""
+def read(path: Path, max_bytes: int = -1) -> bytes:
+    """The content of a regular file, or its first ``max_bytes`` bytes. Raises OSError, also for a FIFO or a device: to
+    open one could block forever."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "no regular file", str(path))
-        return stream.read(most)
+        return stream.read(max_bytes)
 
 
 def read_private(path: Path) -> bytes:
@@ -36,18 +36,18 @@ def read_private(path: Path) -> bytes:
 
 
 def move_folder_aside(path: Path) -> None:
-    """Rename a folder that is in the place of a file, if one is."""
+    """Rename a folder at ``path``, if there is one, so that a file can be written there."""
     if path.is_dir() and not path.is_symlink():
         path.rename(path.with_name(f"{path.name}.damaged-{secrets.token_hex(2)}"))
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder. Whatever has its place, or that of a folder above it in the folder of a run, is renamed."""
+    """Make a folder and those above it. In a run's folder what is in the way is renamed, else that is an OSError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        obstacle = next(place for place in (path, *path.parents) if os.path.lexists(place))
-        if not any((place / "run.json").is_file() for place in obstacle.parents):
+        obstacle = next(above for above in (path, *path.parents) if os.path.lexists(above))
+        if not any((above / "run.json").is_file() for above in obstacle.parents):
             raise
         obstacle.rename(obstacle.with_name(f"{obstacle.name}.damaged-{secrets.token_hex(2)}"))
         path.mkdir(parents=True, exist_ok=True)

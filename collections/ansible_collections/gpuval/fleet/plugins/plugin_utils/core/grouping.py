@@ -1,4 +1,4 @@
-"""Values by a key that several of them have."""
+"""Groups values by their keys."""
 
 from collections.abc import Hashable, Iterable
 from typing import TypeVar

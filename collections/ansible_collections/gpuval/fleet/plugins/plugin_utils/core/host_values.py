@@ -1,4 +1,4 @@
-"""Variables of any node of the play from within one action: no process per node, as a task on each of them takes."""
+"""Reads variables of any host of the play within one action, without the process that a task on each host needs."""
 
 import os
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from .paths import COLLECTION
 
 
 def place_of(values: Mapping[str, Any], name: str) -> str:
-    """Where a variable was set: ``group_vars/all.yml:3``, ``-e``; empty if unknown, or by the collection itself."""
+    """Where a variable was set: ``group_vars/all.yml:3`` or ``-e``; empty if unknown, or in the collection."""
     key = next((key for key in values if key == name), None)
-    # Of a merged variable the key is that of the first place, the value that of the last.
+    # Of a variable that is set twice the key has the first origin, the value the last one, which counts.
     for part in (values.get(name), key):
         origin = Origin.get_tag(part)
         if origin is None:
@@ -29,7 +29,7 @@ def place_of(values: Mapping[str, Any], name: str) -> str:
 
 
 def set_by_operator(node: str, values: Mapping[str, Any], name: str) -> bool:
-    """Whether neither a task nor a file of the collection has set that variable of a node."""
+    """Whether the operator set the variable ``name`` of a node: neither a task nor a file of the collection did."""
     if is_set_by_task(node, name):
         return False
     origin = Origin.get_tag(next(key for key in values if key == name))
@@ -37,10 +37,10 @@ def set_by_operator(node: str, values: Mapping[str, Any], name: str) -> bool:
 
 
 def values_of(action: Any, node: str, task_vars: Mapping[str, Any]) -> Mapping[str, Any]:
-    """All variables of a node of the play as the action's task sees them, untemplated."""
+    """All variables of a host of the play as the action's task sees them, untemplated."""
     return PlayWorker(action, task_vars).variables_of(node)
 
 
 def templar_of(action: Any, values: Mapping[str, Any]) -> Any:
-    """A templar for these variables, with the stages' defaults below them: `.template(value)` renders a value."""
+    """An Ansible templar with the variables ``values``, and defaults of stages for those that are not set."""
     return action._templar.copy_with_new_env(available_variables=stages.with_variables(action._templar, values))

@@ -8,7 +8,7 @@ _RANGE = re.compile(r"\[([A-Za-z0-9]+)[:-]([A-Za-z0-9]+)(:\d+)?\]")
 
 
 def with_colons(text: str) -> str:
-    """The text with its ranges as Ansible writes them."""
+    """The text with each range in Ansible's form: `gpu[01:16]` for `gpu[01-16]`."""
     return _RANGE.sub(r"[\1:\2\3]", text)
 
 
@@ -17,10 +17,10 @@ def is_range(text: str) -> bool:
 
 
 def names_of(text: str) -> list[str]:
-    """The names in a range; the text itself if it is none. Raises SettingError."""
+    """The node names of a range such as `gpu[01-16]`; the text itself if it has no range. Raises SettingError."""
     if not is_range(text):
         return [text]
-    from ansible.plugins.inventory import expand_hostname_range  # noqa: PLC0415 - looks at runs import no Ansible
+    from ansible.plugins.inventory import expand_hostname_range  # noqa: PLC0415 - some commands have no Ansible
 
     try:
         names: list[str] = expand_hostname_range(with_colons(text))

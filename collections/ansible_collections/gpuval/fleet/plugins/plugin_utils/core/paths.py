@@ -1,18 +1,18 @@
-"""The folder of the collection and its version, and where relative paths of a project stand."""
+"""Paths of the collection and its data, its version, and the folder that relative paths of settings start at."""
 
 import functools
 import os
 import re
 from pathlib import Path
 
-#: The folder of this code.
+#: Root folder of the collection that this code belongs to.
 INSTALLED = Path(__file__).resolve().parents[3]
-#: The folder of the data files, which is another one where a process judges with the data of another release.
+#: Root folder of data files; another one in a process that judges with the data of an evidence bundle.
 COLLECTION = INSTALLED
 ROLES = COLLECTION / "roles"
 #: The package of the collection's plugins.
 PLUGINS = "ansible_collections.gpuval.fleet.plugins"
-#: Of all projects of a machine; that of the image `validate` is there.
+#: Configuration of Ansible for a whole machine. The container image `validate` has its own there.
 SYSTEM_CONFIG = Path("/etc/ansible/ansible.cfg")
 
 
@@ -31,17 +31,17 @@ def version() -> str:
 
 
 def expand_user(path: str) -> Path:
-    """A path with its ``~`` expanded; that of an unknown user stays as it is."""
+    """The path with ``~`` expanded; ``~`` of an unknown user stays."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises RuntimeError for an unknown user
 
 
 def project_path(path: str | Path) -> Path:
-    """An absolute path; a relative one starts at the folder of the ``ansible.cfg`` in use, unless that is the system's,
-    else at the current one. So ``results/`` is one folder, whichever directory a playbook is started from."""
+    """The path made absolute. A relative one starts at the folder of the ``ansible.cfg`` in use, or at the current
+    folder if that is the system's. So ``results/`` is one folder, whichever directory a playbook is started from."""
     expanded = Path(path).expanduser()
     if expanded.is_absolute():
         return expanded
-    from ansible import constants  # noqa: PLC0415 - a look at a run has absolute paths, and does without
+    from ansible import constants  # noqa: PLC0415 - commands without Ansible have absolute paths
 
     config = constants.CONFIG_FILE
     base = Path(config).resolve().parent if config and Path(config) != SYSTEM_CONFIG else Path.cwd()

@@ -1,4 +1,4 @@
-"""Processes around this one: ansible-playbook, which started it, and a child that computes beside it."""
+"""Detects the end of the parent process, ansible-playbook, and computes in forked child processes."""
 
 import multiprocessing
 import os
@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-#: Minimum number of nodes for which a further process pays off.
+#: Minimum number of nodes in the fleet for which a further process saves time.
 MIN_NODES = 48
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def processors(nodes: int) -> int:
-    """How many may share the work on so many nodes, by fork; 1 where that is not safe (macOS, a daemon's child)."""
-    if nodes < MIN_NODES or multiprocessing.current_process().daemon or not hasattr(os, "sched_getaffinity"):
+def processors(node_count: int) -> int:
+    """Number of processors for work on so many nodes; 1 for few nodes, or where a fork is unsafe (macOS, daemons)."""
+    if node_count < MIN_NODES or multiprocessing.current_process().daemon or not hasattr(os, "sched_getaffinity"):
         return 1
     return len(os.sched_getaffinity(0))
 
 
 @contextmanager
-def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], Result]]:
-    """What returns the result of ``function``, which a child computes from now on, by fork as Ansible's own. For few
-    ``nodes`` or on one processor this process computes it first; if the child fails, when it is asked for."""
-    if processors(nodes) < 2:
+def beside(function: Callable[[], Result], node_count: int) -> Iterator[Callable[[], Result]]:
+    """Compute ``function`` in a forked child while the context runs. Yields a function that waits for the result, and
+    computes it here if the child fails. For few nodes, or on one processor, this process computes it at once."""
+    if processors(node_count) < 2:
         computed = function()
         yield lambda: computed
         return
@@ -32,7 +32,7 @@ def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], 
     reader, writer = fork.Pipe(duplex=False)
 
     def compute() -> None:
-        with suppress(Exception):  # raised again where the result is asked for, not printed here
+        with suppress(Exception):  # `result` computes again, and raises there
             writer.send(function())
 
     child = fork.Process(target=compute, daemon=True)
@@ -42,32 +42,32 @@ def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], 
     def result() -> Result:
         try:
             received: Result = reader.recv()
-        except (EOFError, OSError):  # killed, perhaps while it sent: out of memory? An error is raised again here
+        except (EOFError, OSError):  # the child failed, or was killed (out of memory?)
             return function()
         return received
 
     try:
         yield result
     finally:
-        child.kill()  # a signal that it can handle may not end it: it has this process' handlers
+        child.kill()  # SIGKILL, since the child has inherited this process's signal handlers
         child.join()
         reader.close()
 
 
 def by_halves(function: Callable[[Sequence[Item]], Result], nodes: Sequence[Item]) -> tuple[Result, Result]:
-    """``function`` of the first half of the nodes, and of the others, which a child computes."""
+    """Both results of ``function``: for the first half of ``nodes``, and for the second half, by a child process."""
     half = len(nodes) // 2
     with beside(lambda: function(nodes[half:]), len(nodes)) as second_half:
         return function(nodes[:half]), second_half()
 
 
 class AbandonedError(Exception):
-    """ansible-playbook is gone: no process reads a result, and the next command may be running already. Its workers are
-    in sessions of their own, and outlive one that is killed."""
+    """ansible-playbook has ended, so a worker must end, too: the next command may be running already. Workers are in
+    sessions of their own, and survive when ansible-playbook is killed."""
 
 
 class Parent:
-    """The process that this one was started by."""
+    """The parent process (ansible-playbook), as it was when this object was made."""
 
     def __init__(self) -> None:
         self._pid = os.getppid()

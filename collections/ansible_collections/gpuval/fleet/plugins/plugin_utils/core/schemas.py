@@ -1,4 +1,4 @@
-"""Documents validated against the JSON Schemas of the collection."""
+"""Validates documents by the JSON Schemas of the collection."""
 
 import functools
 import itertools
@@ -14,29 +14,29 @@ from .errors import GpuvalError
 from .paths import COLLECTION
 from .text import meant
 
-#: What every command needs, by the names to install and to import; other libraries are asked for where they are used.
+#: Libraries that every command needs: {name to install: name to import}. Others are checked where they are used.
 LIBRARIES = {"boto3": "boto3", "cryptography": "cryptography", "jsonschema-rs": "jsonschema_rs", "orjson": "orjson"}
 if lacking := [library for library, module in LIBRARIES.items() if find_spec(module) is None]:
     from ansible.errors import AnsibleError
 
-    from . import ansible_internal  # noqa: F401  (one that is too old is named before a package that lacks)
+    from . import ansible_internal  # noqa: F401  (reports too old an ansible-core first)
 
     raise AnsibleError(
         f"{sys.executable}, which runs Ansible, lacks {', '.join(lacking)}: {pasteable('run `make setup`')}"
     )
 
-import jsonschema_rs  # noqa: E402  (what lacks is named first)
+import jsonschema_rs  # noqa: E402  (after the check that it is installed)
 
-#: These tell only that no alternative fits; an error of another keyword tells more.
+#: Keywords whose errors only say that no alternative fits; errors of other keywords are more precise.
 _ALTERNATIVES = ("anyOf", "oneOf")
-#: So many errors are compared to find the one that tells most: a document from outside may have a million.
+#: Maximum number of errors to choose the most precise one from: an untrusted document may have a million.
 MAX_ERRORS = 100
-#: Characters of a malformed text that a message repeats.
+#: Maximum characters of a malformed text that a message repeats.
 MAX_SHOWN = 80
 
 
 class Invalid(GpuvalError, ValueError):  # noqa: N818  (what the document is)
-    """A document that breaks its schema: ``path``: keys that lead to the place; ``key``: one that it may not have."""
+    """A document breaks its schema. ``path``: keys and indices that lead to the error; ``key``: an unknown key."""
 
     def __init__(self, what: str, path: tuple[str | int, ...], problem: str, key: str = "") -> None:
         self.path = path
@@ -58,14 +58,14 @@ def validator(name: str) -> jsonschema_rs.Draft202012Validator:
 
 
 def validate(name: str, document: Any, *, what: str) -> None:
-    """Raise Invalid, with the place and the reason, unless ``document`` follows the schema ``name``."""
+    """Raise Invalid unless ``document`` follows the schema ``name``. ``what``: its name in messages."""
     errors = _found(name, document, what)
     if errors:
         raise _invalid(name, document, what, min(errors, key=_rank))[0]
 
 
 def problems(name: str, document: Any, *, what: str) -> list[Invalid]:
-    """All places where the document breaks the schema: one problem for each, and one for each unknown key."""
+    """All errors of a document by the schema ``name``: one for each path, and one for each unknown key."""
     try:
         errors = _found(name, document, what)
     except Invalid as error:
@@ -81,7 +81,7 @@ def problems(name: str, document: Any, *, what: str) -> list[Invalid]:
 def _found(name: str, document: Any, what: str) -> list[jsonschema_rs.ValidationError]:
     try:
         return _errors(name, document)
-    except ValueError:  # values of Ansible's own types, or what JSON does not have: a number as key, a date of YAML
+    except ValueError:  # Ansible's own types, or values that JSON lacks: a number as key, a date of YAML
         try:
             return _errors(name, plain(document))
         except ValueError as error:
@@ -93,7 +93,7 @@ def _rank(error: jsonschema_rs.ValidationError) -> tuple[int, bool]:
 
 
 def _invalid(name: str, document: Any, what: str, best: jsonschema_rs.ValidationError) -> list[Invalid]:
-    """The message for one validation error; for unknown keys a message for each key."""
+    """One validation error as a list of one `Invalid`; for unknown keys one for each key."""
     path, value = tuple(best.instance_path), document
     for key in path:  # a key of digits comes as a number
         value = value[str(key)] if isinstance(value, Mapping) else value[key]
@@ -103,7 +103,7 @@ def _invalid(name: str, document: Any, what: str, best: jsonschema_rs.Validation
         return [Invalid(what, path, f"{value[:MAX_SHOWN]!r} does not have the form {best.kind.pattern}")]
     kinds: Any = jsonschema_rs.ValidationErrorKind
     declared: Any = schema(name)
-    for key in best.schema_path[:-1]:  # a reference is followed by the path of an error already
+    for key in best.schema_path[:-1]:  # this path has references resolved
         declared = declared[key]
     if isinstance(best.kind, kinds.AdditionalProperties) and declared.get("properties"):
         properties = declared["properties"]
@@ -120,13 +120,13 @@ def _invalid(name: str, document: Any, what: str, best: jsonschema_rs.Validation
 
 
 def _errors(name: str, document: Any) -> list[jsonschema_rs.ValidationError]:
-    """The first errors. Raises ValueError for a value whose type is none of JSON's, subclasses included."""
+    """The first errors of a document. Raises ValueError for a value that has no JSON type, or a subclass of one."""
     checker = validator(name)
     return [] if checker.is_valid(document) else list(itertools.islice(checker.iter_errors(document), MAX_ERRORS))
 
 
 def plain(value: Any) -> Any:
-    """The value with built-in types in place of others: of Ansible's strings with an origin, of compact metrics."""
+    """A document with built-in types in place of subclasses such as Ansible's tagged strings and compact metrics."""
     if isinstance(value, Mapping):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What reports, comparisons and settings know of a stage: ``files/stage.yml`` in its folder, which may be absent."""
+"""Traits of stages that reports, comparisons and settings use: optional ``files/stage.yml`` in a stage's folder."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from .paths import COLLECTION
 from .text import pattern_of
 
 OF_STAGE, OF_ALL = "files/stage.yml", COLLECTION / "skus/shared/stages.yml"
-#: Tables of rows for metrics by name.
+#: Fields of StageTraits that are tables, whose rows hold for metrics by name.
 TABLES = ("ranges", "comparisons")
 
 
 @dataclass(frozen=True)
 class StageFigure:
-    """A figure that people see. `line`: its title in the line of a node that has done the stage; `summary`: its text in
-    FINAL ACCEPTANCE; `in_table`: a column of the table of nodes; `gauge`: what Prometheus gets; `loss`: how the
-    smallest loss that the run would have found is measured."""
+    """A metric of a stage that reports show. `line`: its title in the console line of a node that completed the stage;
+    `summary`: its text in FINAL ACCEPTANCE; `in_table`: a column of the table of nodes; `gauge`: the Prometheus gauge;
+    `loss`: how to compute the smallest loss that a run detects."""
 
     stage: str
     metric: str
@@ -33,7 +33,7 @@ class StageFigure:
 
 @dataclass(frozen=True)
 class StageTraits:
-    """The traits of a stage, which the schema describes. Rows of ranges and comparisons also have their file's name."""
+    """The traits of a stage as its stage.yml declares them. Rows of tables also have the path of their file."""
 
     gpus: str = "work"
     optional: bool = False
@@ -48,31 +48,30 @@ class StageTraits:
 
 @extensions.cached
 def traits_of_stages() -> Mapping[str, StageTraits]:
-    """By stage the traits of those that declare some, extensions first. Raises SettingError, YamlError,
-    schemas.Invalid."""
+    """{stage: its traits} for stages with a stage.yml, extensions first. Raises SettingError, YamlError, or Invalid."""
     return {path.parents[1].name: _read(path) for path in extensions.files("stages", OF_STAGE)}
 
 
 def traits_of(stage: str) -> StageTraits:
-    """The traits of a stage; the defaults for one that declares none, or whose extension is not in use."""
+    """The traits of a stage; the defaults for a stage without a stage.yml, or whose extension is not in use."""
     return traits_of_stages().get(stage, StageTraits())
 
 
 def figures_of(stages: Iterable[str]) -> list[StageFigure]:
-    """The figures of these stages that people see, in the order of the stages."""
+    """The figures of these stages that reports show, in the order of the stages."""
     return [figure for stage in dict.fromkeys(stages) for figure in traits_of(stage).figures]
 
 
 @extensions.cached
 def alternatives_to(metric: str) -> Sequence[str]:
-    """The metrics of which a stage reports only one, this one among them; else this one alone."""
+    """The metrics, with ``metric`` among them, of which a stage reports only one; [metric] if it has no alternative."""
     lists = (traits.alternatives for traits in traits_of_stages().values())
     return next((metrics for metrics in lists if metric in metrics), [metric])
 
 
 def table_row(table: str, metric: str) -> Mapping[str, Any]:
-    """The first row of ``ranges`` or ``comparisons`` that fits the metric's name: of its stage, else of all stages,
-    whose last row fits all."""
+    """The first row of ``table`` (ranges or comparisons) whose name patterns match the metric: of a stage's file, else
+    of the file for all stages, whose last row matches any."""
     rows = (row for traits in (*traits_of_stages().values(), _read(OF_ALL)) for row in getattr(traits, table))
     return next(row for row in rows if any(pattern_of(name).fullmatch(metric) for name in row["metrics"]))
 

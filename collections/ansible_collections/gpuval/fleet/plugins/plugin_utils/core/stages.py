@@ -1,4 +1,4 @@
-"""What stages and profiles declare in their files, as variables below all that Ansible has: inventory, play and -e."""
+"""Defaults and settings from the files of stages and profiles, as variables that inventory, play and -e override."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ from . import extensions, schemas, yaml_file
 from .errors import SettingError
 
 WORKLOAD = "_workload"
-#: What `Profile.depth` may be: criteria of a depth apply to it and to those after it.
+#: Values of `Profile.depth`. Criteria for one depth also apply to the depths after it.
 DEPTHS = ("quick", "standard", "burnin", "soak")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """``profiles/<name>.yml``; ``settings`` replace the defaults of stages, without GPUs ``cpu_settings``, too."""
+    """``profiles/<name>.yml``. ``settings`` replace defaults of stages; ``cpu_settings`` both on nodes without GPUs."""
 
     stages: Sequence[str]
     gang_stages: Sequence[str] = field(default_factory=list)
@@ -31,24 +31,24 @@ class Profile:
 
     @property
     def effort(self) -> tuple[float, int]:
-        """Sort key: the profile's deadline in seconds, 0 for the usual one, and its number of stages."""
+        """Sort key of a profile: its deadline in seconds (0 for the default), and its number of stages."""
         return self.settings.get("gpuval_deadline_seconds", 0), len(self.stages) + len(self.gang_stages)
 
 
 def profiles() -> dict[str, Profile]:
-    """By name those that ship and of extensions, shortest first. Raises SettingError for a file against its schema."""
+    """{name: profile} of all profiles, extensions included, shortest first. Raises SettingError for an invalid file."""
     by_name = {name: _profile(path) for name, path in extensions.found("profiles").items()}
     return dict(sorted(by_name.items(), key=lambda named: named[1].effort))
 
 
 def depth_of(name: str) -> str:
-    """The depth of a profile; the least for a list in ``gpuval_profiles``. Raises SettingError."""
+    """The depth of the profile ``name``; quick for any other list of stages. Raises SettingError."""
     profile = profiles().get(name)
     return profile.depth if profile else DEPTHS[0]
 
 
 def variables(profile: str, *, is_cpu_node: bool = False) -> dict[str, Any]:
-    """The defaults of all stages, untemplated, with the settings of a profile in place of theirs."""
+    """{variable: untemplated value}: the defaults of all stages, overridden by the settings of a profile."""
     declared: dict[str, Any] = {}
     for name, folder in extensions.found("stages").items():
         defaults = defaults_of(name, folder)
@@ -60,17 +60,17 @@ def variables(profile: str, *, is_cpu_node: bool = False) -> dict[str, Any]:
 
 
 def with_variables(templar: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of a host, with the stages' defaults for those that the host does not set."""
+    """The variables ``values`` of a host, with defaults of stages and its profile for those that are not set."""
     profile = str(templar.template(values.get("gpuval_profile")))
     return {**variables(profile, is_cpu_node=_is_cpu_node(templar, values)), **values}
 
 
 def _is_cpu_node(templar: Any, values: Mapping[str, Any]) -> bool:
-    """True where no GPU is tested: by the SKU, or because this machine, whose GPUs are not declared, has none."""
+    """Whether no GPU of a host is tested: its SKU is cpu, or it is this machine, which has none and declares none."""
     names = ("gpuval_sku", "gpuval_gpu_count", "ansible_connection", "gpuval_placement")
     try:
         sku, count, connection, placement = (str(templar.template(values.get(name)) or "") for name in names)
-    except AnsibleError:  # it is reported where settings are checked
+    except AnsibleError:  # the check of settings reports it
         return False
     is_this_machine = connection == "local" and placement in ("", "ssh")
     return sku == "cpu" or (is_this_machine and sku in ("", "auto") and not count and not _this_machine_has_gpus())
@@ -78,18 +78,20 @@ def _is_cpu_node(templar: Any, values: Mapping[str, Any]) -> bool:
 
 @cache
 def _this_machine_has_gpus() -> bool:
-    """As the stage facts sees them, with or without a driver; what only a vendor's tool can tell counts as a GPU."""
+    """Whether this machine has GPUs, with or without a driver, as the stage facts finds them. Hardware that only a
+    vendor's tool could identify counts as a GPU."""
     tree = Tree()
     return bool(pci.accelerators(tree)) or pci.has_nvidia_outside_pci(tree) or tree.exists("/dev/kfd")
 
 
 @cache
 def defaults_of(name: str, folder: Path) -> Mapping[str, Any]:
-    """``defaults/main.yml`` of a stage, trusted like a role's. Raises SettingError for foreign settings, YamlError."""
+    """{variable: untemplated value} in ``defaults/main.yml`` of a stage's ``folder``, trusted like a role's. Raises
+    SettingError, also for a setting without the stage's prefix, and YamlError."""
     path = folder / "defaults" / "main.yml"
     if not path.is_file():
         raise SettingError(f"{path}: there is no such file: declare {name}{WORKLOAD} in it")
-    yaml_file.parse(path, yaml_file.read(path))  # it names file and line, which Ansible does not
+    yaml_file.parse(path, yaml_file.read(path))  # unlike Ansible, its errors name file and line
     declared = DataLoader().load_from_file(str(path), trusted_as_template=True)
     foreign = [key for key in declared or () if not str(key).startswith(f"{name}_")]
     if foreign:

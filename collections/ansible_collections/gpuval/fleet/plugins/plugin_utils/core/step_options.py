@@ -1,6 +1,6 @@
-"""Options of a step of the controller or of nodes, declared by the signature of its function, and of a module.
+"""Argument specs of steps, from the signatures of their functions, and of modules, from their documentation.
 
-Each parameter after the first is an option of its name; one that is a dataclass stands for an option per field.
+Each parameter of a step after the first is an option of the same name; a dataclass stands for an option per field.
 A relative ``Path`` starts at the folder of the project; an empty one is None where the parameter allows it.
 """
 
@@ -21,14 +21,14 @@ from .text import meant
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class StepOptions:
-    """Options of a step: a subclass is a frozen dataclass of keywords."""
+    """Base class of groups of options: a subclass becomes a frozen dataclass with keyword arguments only."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
 
 
 class StoreSettings(StepOptions):
-    """Options below `store`, which the role gpuval builds from its variables."""
+    """Options below the option `store`, which the role gpuval builds from its variables."""
 
     bucket: str
     create_bucket: bool = False
@@ -38,17 +38,17 @@ class StoreSettings(StepOptions):
     access_key: str = ""
     secret_key: str = ""
     session_token: str = ""
-    #: With which nodes load models.
+    #: The read-only key with which nodes load models.
     read_access_key: str = ""
     read_secret_key: str = ""
-    #: Values of job secrets by variable, and a file with more: KEY of an object NAME is NAME_KEY.
+    #: {variable: value} of job secrets, and the path of a JSON file with more: KEY in object NAME is variable NAME_KEY.
     secrets: Mapping[str, Any] = field(default_factory=dict)
     secrets_file: str = ""
     ca_file: str = ""
     state_dir: str = ".gpuval"
-    #: Runs at work there keep the embedded store at its address and port.
+    #: While runs in this folder are at work, the embedded store keeps its address and port.
     results_dir: str = ""
-    #: Of the embedded store; empty is loopback, port 0 chooses one.
+    #: Address and port of the embedded store; empty is loopback, port 0 chooses one.
     address: str = ""
     port: int = 0
 
@@ -60,7 +60,7 @@ StoreOptions = Annotated[dict[str, Any], StoreSettings]
 PathText = Annotated[str, "path"]
 Step = Callable[..., dict[str, Any]]
 UTILS = COLLECTION / "plugins/plugin_utils"
-#: What of an option's documentation its spec has.
+#: Keys of an option's documentation that become part of its argument spec.
 SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases")
 TYPES: dict[Any, str] = {kind: kind.__name__ for kind in (str, int, float, bool)}
 TYPES |= {Path: "str", PathText: "path", Mapping: "dict", Sequence: "list", Any: "raw"}
@@ -68,7 +68,7 @@ TYPES |= {Path: "str", PathText: "path", Mapping: "dict", Sequence: "list", Any:
 
 @cache
 def load_step(name: str, folder: str = "steps") -> Step:
-    """The function of that name in the file of that name in ``steps/`` or ``node_steps/``. Raises GpuvalError."""
+    """The function of the step ``name``, from its file in ``plugin_utils/<folder>/``. Raises GpuvalError."""
     steps = sorted(path.stem for path in (UTILS / folder).glob("[a-z]*.py"))
     if name not in steps:
         raise GpuvalError(f"step {name!r} is unknown{meant(name, steps)}; plugin_utils/{folder} has a file for each")
@@ -78,7 +78,7 @@ def load_step(name: str, folder: str = "steps") -> Step:
 
 @cache
 def argument_spec(module: str) -> dict[str, Any]:
-    """The spec of a module by its DOCUMENTATION, or of an action that a file of data documents."""
+    """The argument spec of a module or action, from the DOCUMENTATION in its Python or YAML file."""
     data = COLLECTION / f"plugins/modules/{module}.yml"
     if data.exists():
         document = yaml_file.load(data.read_text())["DOCUMENTATION"]
@@ -106,7 +106,7 @@ def step_spec(step: Step) -> dict[str, Any]:
 
 @cache
 def group_spec(group: Any) -> dict[str, Any]:
-    """The argument spec of a dataclass, an option per field."""
+    """The argument spec of a dataclass, with an option for each field."""
     hints = get_type_hints(group, include_extras=True)
     spec = {}
     for option in fields(group):
@@ -116,7 +116,7 @@ def group_spec(group: Any) -> dict[str, Any]:
 
 
 def step_arguments(step: Step, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments to call a step with, from options that its spec accepted."""
+    """{parameter: argument} to call a step with, from options that passed its argument spec."""
     return {
         name: group_of(hint, options) if _is_group(hint) else _value(hint, options[name])
         for name, hint, _default in _parameters(step)
@@ -124,7 +124,7 @@ def step_arguments(step: Step, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_of(group: Any, options: Mapping[str, Any]) -> Any:
-    """An instance of the dataclass `group`, filled with accepted options."""
+    """An instance of the dataclass `group`, filled from options that passed its argument spec."""
     hints = get_type_hints(group, include_extras=True)
     return group(**{each.name: _value(hints[each.name], options[each.name]) for each in fields(group)})
 
@@ -134,14 +134,14 @@ def _is_group(hint: Any) -> bool:
 
 
 def _parameters(step: Step) -> list[tuple[str, Any, Any]]:
-    """Name, type and default of each parameter but the first, which is the action."""
+    """(name, type, default) of each parameter of a step but the first, which is the action."""
     hints = get_type_hints(step, include_extras=True)
     parameters = list(inspect.signature(step).parameters.values())[1:]
     return [(parameter.name, hints[parameter.name], parameter.default) for parameter in parameters]
 
 
 def _option_spec(hint: Any, default: Any) -> dict[str, Any]:
-    """The spec of one option; without a default it is required."""
+    """The argument spec of one option, from its type and default; required without a default."""
     spec = _type_of(_without_none(hint))
     if default in (inspect.Parameter.empty, MISSING):
         return {**spec, "required": True}

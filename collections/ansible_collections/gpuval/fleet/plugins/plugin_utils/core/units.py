@@ -1,4 +1,4 @@
-"""Units: exact conversion between them, and figures as people read them. 1 GB = 1e9 bytes everywhere."""
+"""Exact conversion between units, and figures with units as text. 1 GB = 1e9 bytes everywhere."""
 
 import math
 import sys
@@ -12,7 +12,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
 
 
 def _table() -> dict[str, tuple[str, Fraction]]:
-    """Unit -> (dimension, factor to the dimension's base unit)."""
+    """{unit: (dimension, factor to the dimension's base unit)}."""
     units: dict[str, tuple[str, Fraction]] = {}
 
     def add(dimension: str, factor: Fraction | int, *names: str) -> None:
@@ -56,17 +56,15 @@ _FACTORS = {unit: float(factor) for unit, (_, factor) in _UNITS.items()}
 _TIMED = frozenset(
     unit for unit, (dimension, _) in _UNITS.items() if dimension in ("time", "flops") or dimension.endswith("rate")
 )
-
-
 _NOTATIONS = {meaning: unit for unit, meaning in reversed(_UNITS.items())}
 
 
 class UnitError(ValueError):
-    """Two units that measure different things, or a value that is no finite number."""
+    """Two units measure different things, or a value is not a finite number."""
 
 
 def exact(value: Number) -> Fraction:
-    """The number as it is written in JSON: 0.1 is one tenth, not the binary fraction next to it."""
+    """The exact value of a number as JSON writes it: 0.1 is one tenth, not the nearest binary fraction."""
     if isinstance(value, float) and not math.isfinite(value):
         raise UnitError(f"{value} is not a finite number")
     return Fraction(repr(value))
@@ -80,7 +78,7 @@ def compatible(unit: str, target: str) -> bool:
 
 
 def notation(unit: str) -> str:
-    """The one notation of a unit: ``bytes/s`` for ``bytes_per_second``. An unknown unit is its own."""
+    """The usual notation of a unit: ``bytes/s`` for ``bytes_per_second``. An unknown unit is returned unchanged."""
     return _NOTATIONS[_UNITS[unit]] if unit in _UNITS else unit
 
 
@@ -102,7 +100,7 @@ def convert(value: Number | Fraction, source: str, target: str) -> Fraction:
 
 
 def to_float(value: Number | Fraction) -> float:
-    """The nearest float; what is beyond the range of floats becomes the greatest of them."""
+    """The nearest float of a number; a number beyond the range of floats becomes the largest float of its sign."""
     try:
         return float(value)
     except OverflowError:
@@ -125,7 +123,7 @@ def number_text(value: Number | Fraction) -> str:
 
 
 def duration(seconds: Number) -> str:
-    """34 us, 2.31 s, 13 min 32 s, 1 h 05 min."""
+    """Seconds as text in readable units: 34 us, 2.31 s, 13 min 32 s, 1 h 05 min."""
     size = abs(seconds)
     if size == 0:
         return "0 s"
@@ -142,7 +140,7 @@ def duration(seconds: Number) -> str:
     return f"{sign}{minutes // 60} h {minutes % 60:02d} min"
 
 
-#: By dimension a figure in its base unit, as people read it.
+#: {dimension: function that turns a value in the base unit into readable text}
 _READABLE: Mapping[str, Callable[[float], str]] = {
     "time": duration,
     "size": lambda base: _scaled(base, "B"),
@@ -157,7 +155,7 @@ _READABLE: Mapping[str, Callable[[float], str]] = {
 
 
 def human(value: Number | None, unit: str) -> str:
-    """A figure with its unit as people read it; ``None`` is "not a number"."""
+    """A value in ``unit`` as readable text in a suitable unit; "not a number" for None."""
     if value is None or not math.isfinite(value):
         return "not a number"
     if unit in ("%", "percent"):

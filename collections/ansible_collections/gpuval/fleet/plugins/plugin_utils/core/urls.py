@@ -1,4 +1,4 @@
-"""What a URL says about its way, and requests that stay on it."""
+"""Detects URLs without TLS, and makes HTTP requests that follow no redirects."""
 
 import ipaddress
 from typing import Any
@@ -7,14 +7,14 @@ from urllib.request import HTTPRedirectHandler
 
 
 class NoRedirects(HTTPRedirectHandler):
-    """Follows no redirects: requests that are signed, or have a token, go to one host only."""
+    """Makes urllib follow no redirects, so that requests with a signature or token reach only the intended host."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def in_clear(url: str) -> bool:
-    """Whether an HTTP URL leads over a network without TLS."""
+    """Whether a URL uses HTTP without TLS to another host than this one."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:

@@ -1,4 +1,4 @@
-"""YAML files: those that ship, and those that people write: no key twice, and the line of each part for messages."""
+"""Reads YAML files of gpuval and of users: refuses duplicate keys, and finds the line of an entry for messages."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,16 +9,14 @@ import yaml
 from . import schemas
 from .errors import GpuvalError, reason_of
 
-#: libyaml's takes a tenth of the time.
+#: The safe loader: libyaml's takes a tenth of the time.
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 #: Tags that YAML gives to plain words: booleans, numbers, dates.
 ORDINARY = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "timestamp"))
 
 
 class YamlError(GpuvalError, ValueError):
-    """A file that cannot be read as YAML; the message names the file and the line."""
+    """A file cannot be read as YAML; the message names the file and the line."""
 
 
 class StrictLoader(SafeLoader):
@@ -26,26 +24,26 @@ class StrictLoader(SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[str] = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode) and key_node.value in keys:
+        for key_node in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key_node.value in keys:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key '{key_node.value}' stands twice", key_node.start_mark
                 )
-            if isinstance(key_node, yaml.ScalarNode):
-                keys.add(key_node.value)
+            keys.add(key_node.value)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
 
 
 class AnyTagLoader(StrictLoader):
-    """Also reads the tags of Ansible, such as !vault, without their values."""
+    """A strict loader that accepts any tag, such as Ansible's !vault, and reads None as the value."""
 
 
 AnyTagLoader.add_multi_constructor("", lambda _loader, _tag, _node: None)
 
 
 class VerbatimLoader(StrictLoader):
-    """Also keeps the values of these keys as they are written: of ``yes`` and ``010`` YAML makes true and 8."""
+    """A strict loader that keeps values below ``environment`` and ``run`` as written: YAML would read ``yes`` as true
+    and ``010`` as 8."""
 
     KEYS = ("environment", "run")
 
@@ -60,19 +58,19 @@ class VerbatimLoader(StrictLoader):
 
 
 def load(text: str) -> Any:
-    """The content of a YAML text. Raises yaml.YAMLError."""
+    """The content of a YAML text, in which keys may occur twice. Raises yaml.YAMLError."""
     return yaml.load(text, Loader=SafeLoader)  # noqa: S506  (the safe loader, in C where there is one)
 
 
 def shipped(path: Path, schema: str) -> dict[str, Any]:
-    """The content of a YAML file of the collection or an extension. Raises YamlError, or schemas.Invalid."""
+    """The content of a YAML file, checked by a schema of the collection. Raises YamlError, or schemas.Invalid."""
     document: dict[str, Any] = parse(path, read(path))
     schemas.validate(schema, document, what=str(path))
     return document
 
 
 def read(path: Path) -> str:
-    """The text of a file. Raises YamlError."""
+    """The text of a YAML file. Raises YamlError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -99,8 +97,8 @@ def problem_of(error: yaml.YAMLError) -> str:
 
 
 def line_of(text: str, path: Iterable[str | int], key: str = "") -> int:
-    """The line of the YAML node at ``path`` (keys and indices), or of ``key`` in it; if absent, of the node around
-    it."""
+    """Number of the line (from 1) of the entry at ``path`` (keys and indices) in a YAML text, or of ``key`` in it; if
+    absent, of the entry around it."""
     node: Any = yaml.compose(text, Loader=SafeLoader)
     line = node.start_mark.line if node else 0
     for step in [*path, *([key] if key else [])]:

@@ -1,4 +1,4 @@
-"""The delivery of a run to a customer: unique ids for names, no secrets, no internal addresses, checksums."""
+"""The customer's copy (delivery) of a run: ids in place of names, no secrets, no internal addresses, with checksums."""
 
 from ..core.errors import GpuvalError
 

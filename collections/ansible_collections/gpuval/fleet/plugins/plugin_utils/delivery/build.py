@@ -6,6 +6,7 @@ import base64
 import csv
 import hashlib
 import json
+import re
 import shutil
 import time
 from collections import Counter
@@ -45,13 +46,13 @@ PROGRESS_SECONDS = 10.0
 FOLDER = "delivery"
 #: A row of index.csv: one stage of a node.
 IndexRow = tuple[str, ...]
-
 README = Path(__file__).with_name("README.md.txt")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A delivery to make. ``form``: folder, tar.gz or zip. ``targets``: what the final scan searches for."""
+    """A delivery to make. ``folder``: of the run; ``form``: folder, tar.gz or zip; ``ids``: {node name: unique id};
+    ``targets``: what the final scan searches for."""
 
     folder: run_folder.RunFolder
     name: str
@@ -69,7 +70,7 @@ class Request:
 
 
 def check(request: Request, sensitive: Sensitive) -> None:
-    """Check a request: its ids are unambiguous, its name reveals no internal name or secret. Raises DeliveryError."""
+    """Check that the ids of a delivery are unambiguous, and its name reveals nothing. Raises DeliveryError."""
     has_secret = any(len(secret) >= SHORTEST_SECRET and secret in request.name for secret in sensitive.secrets)
     internal = {name.lower() for name in request.ids if not is_ordinary(name)}
     if has_secret or request.name.lower() in internal - {identity.lower() for identity in request.ids.values()}:
@@ -105,8 +106,8 @@ def build(request: Request, sensitive: Sensitive, say: Callable[[str], object] =
 
 
 class RunDelivery:
-    """A delivery, which is made from ``draft`` with what is in ``scratch``. ``files``: to send, in this order, all of
-    the folder or the archive. ``within``, ``ordinary``, ``own_terms``: what the scan did not refuse."""
+    """Makes one delivery in the folder ``draft``, with temporary files in ``scratch``. Then ``files`` are those to
+    send, in this order. ``within``, ``ordinary``, ``own_terms``: names and words that the final scan did not refuse."""
 
     def __init__(
         self, request: Request, sensitive: Sensitive, draft: Path, scratch: Path, say: Callable[[str], object]
@@ -160,7 +161,7 @@ class RunDelivery:
         self.ordinary = sorted(name for name in ids if is_ordinary(name) and ids[name] != name)
 
     def _with_progress(self, items: list[Any], done_to: str) -> Iterator[Any]:
-        """Yield the items, and print a progress line every PROGRESS_SECONDS. ``done_to``: such as "read"."""
+        """Yield the items, and print a line of progress every PROGRESS_SECONDS. ``done_to``: its verb, as in "read"."""
         due = time.monotonic() + PROGRESS_SECONDS
         for count, item in enumerate(items):
             if time.monotonic() > due:
@@ -211,7 +212,7 @@ class RunDelivery:
             yield identity, node["verdict"], str(head["sku"]), stage["name"], stage["state"], seconds, path
 
     def _forms(self, root_digest: str, rows: Iterable[IndexRow]) -> None:
-        """Write the report in all of its formats, without internal data, README.md, and index.csv with its ``rows``."""
+        """Write README.md, index.csv with its ``rows``, and the report in all formats without internal data."""
         report = self.report
         readme = README.read_text(encoding="utf-8").format(
             run_id=self.converter.text(report["run"]["run_id"]),
@@ -232,7 +233,7 @@ class RunDelivery:
 
 
 def _record(folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, stage: str) -> tuple[Record | None, str]:
-    """The record of a stage on a node, None if missing or refused, and the reason of a refusal."""
+    """(record of a stage on a node, None if missing or invalid; why it is invalid, else empty)."""
     path = folder.evidence_file(node, stage)
     try:
         if path.is_symlink():
@@ -260,8 +261,9 @@ def _log(path: Path, limit: int) -> str:
                 stream.seek(size - limit // 2)
                 tail = stream.read(limit // 2)
                 left_out = f"\n[gpuval] {size - limit} bytes and the lines they cut are left out here\n".encode()
-                # Cut at line ends: half of a secret would not be recognised.
-                data = head[: head.rfind(b"\n") + 1] + left_out + tail[tail.find(b"\n") + 1 :]
+                # Cut at line ends, also those of progress bars: half of a secret would not be recognised.
+                data = head[: max(head.rfind(b"\n"), head.rfind(b"\r")) + 1] + left_out
+                data += b"".join(re.split(rb"([\r\n])", tail, maxsplit=1)[2:])
     except OSError:
         return ""
     return clean_text(data.decode("utf-8", "replace"))
@@ -283,7 +285,7 @@ def _curves(path: Path, name: str, identity: str, converter: InternalDataConvert
 
 
 def _root_digest(folder: run_folder.RunFolder, judged_at: str) -> str:
-    """The SHA-256 of what the statement of the run's evidence bundle signs; empty without a bundle of this verdict."""
+    """The SHA-256 of the signed statement of a run's evidence bundle; empty without a bundle of this judgement."""
     envelope = read_object(folder.path / "evidence_bundle/statement.dsse.json", MAX_LOG_BYTES) or {}
     try:
         payload = base64.b64decode(envelope["payload"])

@@ -16,14 +16,14 @@ from . import DeliveryError, pack
 
 #: Number of files per call of rclone: progress is shown between calls.
 BATCH_FILES = 256
-#: By text in the error of a batch, rclone options for a retry. For keys that may only write: rclone reads nothing from
-#: the service, which verifies the checksum sent with each file. For an ETag that is no MD5, as of buckets that encrypt
+#: (text in an error of rclone, options for a retry). First for keys that may only write: rclone reads nothing from the
+#: service, which verifies the checksum sent with each file. Then for an ETag that is no MD5, as in buckets that encrypt
 #: with a KMS key: checksums are kept in the metadata.
 FALLBACKS = (
     ("Forbidden", ("--no-check-dest", "--s3-no-head")),
     ("corrupted on transfer", ("--s3-server-side-encryption", "aws:kms")),
 )
-#: rclone's message about an object without a checksum to compare, which is then sent again.
+#: rclone's message about an object whose checksum it cannot compare; the object is sent again.
 SAME_SIZE = "Size of src and dst objects identical"
 
 
@@ -87,12 +87,13 @@ def _batches(files: Sequence[pack.File]) -> Iterator[list[pack.File]]:
 
 
 def _is_plain_text(path: str) -> bool:
-    """Whether a file is plain text although its suffix tells no content type."""
+    """Whether a file is plain text although rclone cannot tell so by its suffix."""
     return Path(path).suffix in ("", ".log")
 
 
 def _send_batch(connection: Connection | None, source: Path, paths: Sequence[str], target: str, *more: str) -> int:
-    """Send a batch. Returns how many files were sent; others were there, with the checksum. Raises DeliveryError."""
+    """Send the files ``paths`` below ``source`` in one call of rclone with ``more`` options. Returns how many were
+    sent; the others were there with the same checksum. Raises DeliveryError."""
     options = ["--no-traverse", "--checksum", "--retries", "1", "--use-json-log", "-vv", *TRANSFERS, *more]
     if _is_plain_text(paths[0]):
         options += ["--header-upload", "Content-Type: text/plain; charset=utf-8"]

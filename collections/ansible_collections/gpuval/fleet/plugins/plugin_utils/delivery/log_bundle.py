@@ -31,20 +31,19 @@ RESULTS = (
     *("gangs/gangs.json", "gangs/*/run.json", "gangs/*/nodes/*/*.json", "gangs/*/nodes/*/*.log"),
     *("gangs/*/.state/*.json", "gangs/*/.state/launches/*.json", "gangs/*/.state/plans/*.json"),
 )
-#: Files with a round's token and private key, never bundled. They exist while it runs, or after a killed controller.
+#: Files with the token and private key of a multi-node test, never bundled. A killed controller leaves them behind.
 SECRET_FILES = (keys.FILE,)
 #: Logs of the embedded store's servers.
 STORE_LOGS = ("writer.log", "reader.log")
 MAX_FILE_BYTES = 64 << 20
 MAX_STORE_LOG_BYTES = 4 << 20
-
 GATHERED, NOT_ASKED = "gathered", {"state": "unknown", "message": "the node was not asked"}
 #: Folder of logs without a run: logs matter most when a run could not start.
 NO_RUN = "no-run"
 
 
 def run_folder_of(results: Path, run_id: str, inventory: Sequence[str] = ()) -> Path:
-    """The run's folder; that of `NO_RUN` without one, or if no run is named and the inventory never had one."""
+    """The results folder of a run; the folder `NO_RUN` if the run has none, or the inventory has no run at all."""
     if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run(results, inventory) is None:
         return results / NO_RUN
     folder = runs_folder.resolve(results, run_id, inventory).path
@@ -56,12 +55,13 @@ def _is_of_run(folder: Path) -> bool:
 
 
 def asked_run_id(folder: Path, run_id: str) -> str:
-    """The id of the run whose evidence the nodes give; the run may have no folder on this controller."""
+    """The id of the run whose logs to collect from nodes. ``folder``: of `run_folder_of`; ``run_id``: as the user named
+    it, empty or `latest` for the last run."""
     return folder.name if run_id in ("", runs_folder.LATEST) else run_id
 
 
 def unknown_run(results: Path, run_id: str) -> str:
-    """A message that this controller lacks the run, with the most similar id; empty if it has it or none is named."""
+    """The error message for a run that this controller does not have; empty if it has the run, or none is named."""
     if run_id in ("", runs_folder.LATEST):
         return ""
     folder = runs_folder.find(results, run_id)
@@ -74,7 +74,7 @@ def unknown_run(results: Path, run_id: str) -> str:
 
 
 def state_file(run_folder: Path, node: str) -> Path:
-    """Path of the file with the state of a node's evidence, read when the bundle is made."""
+    """Path of the file that says whether a node's logs were gathered."""
     return run_folder / ".state" / "logs" / f"{node}.json"
 
 
@@ -85,7 +85,8 @@ def archive_file(run_folder: Path, node: str) -> Path:
 def write_state(
     run_folder: Path, node: str, state: str, message: str, notes: Mapping[Any, Any] | None = None, **fields: Any
 ) -> dict[str, Any]:
-    """Write and return the state of a node's evidence. `notes`, by file, come from the node: shortened and cleaned."""
+    """Write and return a document on whether a node's logs were gathered. `notes`: {file: text} from the node, which
+    are shortened and cleaned."""
     texts = {one_line(str(name), 200): one_line(str(note), 300) for name, note in sorted((notes or {}).items())[:200]}
     document = {"state": state, "message": one_line(message, 600), "notes": texts, **fields}
     runs_folder.write_json(state_file(run_folder, node), document)
@@ -99,8 +100,9 @@ def write_archive(run_folder: Path, node: str, data: bytes, message: str, notes:
 
 
 def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden: set[str]) -> dict[str, Any]:
-    """Write MANIFEST, nodes.json and logs-<run_id>.tar.gz into logs/. Returns path, counts and nodes without evidence.
-    `nodes`: asked for evidence now. A node that gave none keeps its earlier evidence, and is named nevertheless."""
+    """Write MANIFEST, nodes.json and logs-<run_id>.tar.gz into logs/. Returns path, counts and nodes without logs.
+    `nodes`: those asked for logs now; a node that gave none keeps its earlier logs, and is named. `store`: folder of
+    the embedded store; `hidden`: secrets to hide."""
     folder = run_folder / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     states = {node: runs_folder.read_object(state_file(run_folder, node)) or NOT_ASKED for node in sorted(nodes)}

@@ -1,4 +1,4 @@
-"""Manifest, checksums and reproducible archive of a folder."""
+"""Manifest, checksums and reproducible archive of a delivery's folder."""
 
 import gzip
 import json

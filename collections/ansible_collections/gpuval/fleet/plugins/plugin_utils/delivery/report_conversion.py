@@ -1,4 +1,4 @@
-"""The report with unique ids in place of workers' names; every form of the report is made from it."""
+"""Converts report.json for a delivery, whose forms of the report are made from it: unique ids in place of names."""
 
 import re
 from collections.abc import Mapping
@@ -14,13 +14,11 @@ _PLACE_OF_RUN = re.compile(r"\bnodes/([A-Za-z0-9][A-Za-z0-9._-]*)/([a-z][a-z0-9_
 
 
 def converted(original: dict[str, Any], converter: InternalDataConverter, name: str) -> dict[str, Any]:
-    """Convert the report node by node; consumes ``original``, so that memory need not hold two reports. Nodes come in
-    the order of their ids, which reveals nothing about the inventory."""
+    """Convert a report node by node. Consumes ``original``, so that memory need not hold two reports. ``name``: of the
+    delivery. Nodes come in the order of their ids, which reveals nothing about the inventory."""
     nodes = original.pop("nodes")
     nodes.reverse()
-    nodes_converted = []
-    while nodes:
-        nodes_converted.append(_node(nodes.pop(), converter))
+    nodes_converted = [_node(nodes.pop(), converter) for _ in range(len(nodes))]
     report = {
         **{key: original[key] for key in ("schema", "run", "verdict", "counts")},
         "run": {**_converted(original["run"], converter), "bucket": "delivery", "folder": name},
@@ -58,7 +56,7 @@ def _node(node: Mapping[str, Any], converter: InternalDataConverter) -> dict[str
 
 
 def _rack(rack: Mapping[str, Any], converter: InternalDataConverter) -> dict[str, Any]:
-    """Convert a rack; its trays come in the order of their ids."""
+    """Convert an NVLink rack of the report; its trays come in the order of their ids."""
     fields = {key: _converted(value, converter) for key, value in rack.items() if key not in ("trays", "checks")}
     trays = sorted((_converted(tray, converter) for tray in rack["trays"]), key=lambda tray: str(tray["node"]))
     checks = [
@@ -69,7 +67,7 @@ def _rack(rack: Mapping[str, Any], converter: InternalDataConverter) -> dict[str
 
 
 def _action(action: Mapping[str, Any], converter: InternalDataConverter) -> dict[str, Any]:
-    """Convert an action without earlier runs and part identities, which do not belong to the delivered run."""
+    """Convert a node's action, without earlier runs and identities of parts, which are not of the delivered run."""
     parts = [text(part, converter) for part in action["parts"]]
     return {"name": action["name"], "class": action["class"], "parts": parts, "earlier_runs": [], "faults": []}
 
@@ -80,16 +78,14 @@ def _check(check: Mapping[str, Any], converter: InternalDataConverter) -> dict[s
 
 
 def _converted(value: Any, converter: InternalDataConverter, *, of_node: bool = False) -> Any:
-    """Convert every text in JSON. ``of_node``: a text that is a node's name becomes its id, even an ordinary word."""
+    """Convert every text in a JSON value. ``of_node``: a text that is a node's name becomes its id, even a word."""
     if isinstance(value, str):
         return converter.known.names[value] if of_node and value in converter.known.names else text(value, converter)
     if isinstance(value, Mapping):
         return {key: _converted(item, converter, of_node=key in ("node", "names")) for key, item in value.items()}
-    return (
-        [_converted(item, converter, of_node=of_node) for item in value]
-        if isinstance(value, list | CompactMetrics)
-        else value
-    )
+    if isinstance(value, list | CompactMetrics):
+        return [_converted(item, converter, of_node=of_node) for item in value]
+    return value
 
 
 def text(value: str, converter: InternalDataConverter) -> str:

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import tarfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ _RECORD = ("workload", "attempt", "state", "message", "started_at", "updated_at"
            "command", "image", "exit_code", "signal", "metrics", "fingerprints", "environment")  # fmt: skip
 #: Fields of the header that only gpuval writes; nodes cannot change them.
 OWN_FIELDS = ("schema", "stage", "verdict", "state")
-#: Software versions in the header, by the property of a node's facts that has each (records/properties.py).
+#: {software version in the header: property of a node's facts that has it (records/properties.py)}
 SOFTWARE = {
     "os": "os_name", "kernel": "kernel", **{name: name for name in engine_types()}, "driver": "driver",
     "runtime": "runtime", "firmware": "vbios",
@@ -42,7 +43,6 @@ MAX_ARCHIVE_BYTES = 64 << 20
 MAX_MEMBERS = 4096
 #: Maximum bytes of an unpacked archive, with headers and skipped files.
 MAX_UNPACKED_BYTES = 128 << 20
-
 _INET = re.compile(r"\binet6? ([0-9A-Fa-f:.]+)")
 _LINK = re.compile(r"\blink/(?:ether|infiniband) ([0-9A-Fa-f:]+)")
 _COLUMNS = ("name", "serial", "uuid", "pci_address", "driver_version", "firmware_version", "temperature_celsius",
@@ -57,7 +57,8 @@ def header(
     record: Record | None,
     facts: Record | None,
 ) -> dict[str, Any]:
-    """The header of a stage's file, before names and addresses are converted."""
+    """The header of a stage's file, before names and addresses are converted. ``node``, ``stage``: from the report;
+    ``record``, ``facts``: the records of this stage and of the stage facts, None without one."""
     recorded: Mapping[str, Any] = record or {}
     reported = properties_of(facts) if facts else {}
     fields = {key: recorded[key] if key in recorded else stage.get(key) for key in _RECORD}
@@ -80,7 +81,7 @@ def header(
 
 
 def without_internal(value: Any) -> Any:
-    """Facts without the fields in INTERNAL, at any depth."""
+    """A JSON value from facts without the fields in INTERNAL, at any depth."""
     if isinstance(value, Mapping):
         return {key: without_internal(item) for key, item in value.items() if key not in INTERNAL}
     if isinstance(value, list):
@@ -89,7 +90,7 @@ def without_internal(value: Any) -> Any:
 
 
 def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[bytes]:
-    """The content of a stage's file in pieces. ``parts``: title and text of each section after the header."""
+    """The content of a stage's file in pieces. ``head``: its header; ``parts``: (title, text) of each section."""
     texts = [(title, text if not text or text.endswith("\n") else f"{text}\n") for title, text in parts]
     encoded = [(title, text.encode("utf-8", "replace")) for title, text in texts]
     sections = [{"name": title, "bytes": len(data)} for title, data in encoded]
@@ -114,13 +115,13 @@ class _Limited(io.RawIOBase):
 
 
 class GatheredOutput:
-    """The tools' output in an archive of `make logs`: texts by file name, and the node's own addresses. Empty if the
-    archive is missing, damaged or too large."""
+    """Output of vendor tools in a node's archive of `make logs`: {file name: text}, and the node's own addresses. Empty
+    if the archive is missing or too large, incomplete if it is damaged."""
 
     def __init__(self, archive: Path) -> None:
         self.texts: dict[str, str] = {}
         self.addresses, self.macs, names = set[str](), set[str](), {*SHORT, *LONG, ADDRESSES}
-        with contextlib.suppress(OSError, tarfile.TarError, EOFError, ValueError):
+        with contextlib.suppress(OSError, tarfile.TarError, EOFError, ValueError, zlib.error):
             if archive.is_symlink() or archive.stat().st_size > MAX_ARCHIVE_BYTES:
                 return
             with gzip.open(archive) as stream, tarfile.open(fileobj=_Limited(stream), mode="r|") as packed:
@@ -138,18 +139,19 @@ class GatheredOutput:
                         self.texts[member.name] = text
 
 
-def vendor_parts(texts: Mapping[str, str], facts: Mapping[str, Any] | None, stage: str) -> list[tuple[str, str]]:
+def vendor_parts(outputs: Mapping[str, str], facts: Mapping[str, Any] | None, stage: str) -> list[tuple[str, str]]:
+    """(title, text) of each part with output of a vendor tool; ``outputs``: {file name: text} of a `GatheredOutput`."""
     names = [*SHORT, *LONG] if stage == "facts" else SHORT
     chosen = [
-        (f"vendor tool: {name.removeprefix('gpu/').removesuffix('.txt')}, when logs were gathered", texts[name])
+        (f"vendor tool: {name.removeprefix('gpu/').removesuffix('.txt')}, when logs were gathered", outputs[name])
         for name in names
-        if texts.get(name, "").strip()
+        if outputs.get(name, "").strip()
     ]
     return chosen or [("vendor tool: accelerators, when facts were gathered", from_facts(facts))]
 
 
 def from_facts(facts: Mapping[str, Any] | None) -> str:
-    """A table of the accelerators in a node's facts, which come from the vendor's tool."""
+    """The accelerators in a node's facts as text, for nodes without output of a vendor tool."""
     if not (gpus := environment.objects((facts or {}).get("environment"), "gpus[]")):
         return "no accelerator, or no facts\n"
     lines = []

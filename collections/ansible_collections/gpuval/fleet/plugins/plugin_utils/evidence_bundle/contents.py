@@ -36,10 +36,10 @@ FILES_PER_LINE = 5000
 
 
 class BundleSources:
-    """The files of a judged run's bundle. ``paths``: by relative path where each comes from."""
+    """The files for the evidence bundle of a judged run. ``paths``: {path in the bundle: file to copy}."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Raises EvidenceBundleError, or RunError for what is missing or damaged."""
+        """List the files. Raises EvidenceBundleError or RunError if one that a bundle needs is missing or damaged."""
         run = folder.read_run()
         judge_again = f"run `make report RUN={run['run_id']}`, then `make evidence RUN={run['run_id']}`"
         if run["finished_at"] is None:
@@ -52,9 +52,9 @@ class BundleSources:
         of_run = [path for below, of_round in [(folder, run), *rounds] for path in _files_of_run(below, of_round)]
         paths = {f"{RUN}/{path.relative_to(folder.path).as_posix()}": path for path in of_run}
         paths |= {f"{DATA}/{name}": path for name, path in _data_files(COLLECTION, DATA_FILES)}
-        for place in extensions.folders():
-            named = _data_files(place, EXTENSION_FILES)
-            paths |= {f"{EXTENSIONS}/{place.name}/{name}": path for name, path in named}
+        for extension in extensions.folders():
+            named = _data_files(extension, EXTENSION_FILES)
+            paths |= {f"{EXTENSIONS}/{extension.name}/{name}": path for name, path in named}
         self.folder, self.paths = folder, dict(sorted(paths.items()))
 
     @property
@@ -62,14 +62,14 @@ class BundleSources:
         return self.folder.path / FOLDER
 
     def is_made(self) -> bool:
-        """Whether the bundle is there with the same content."""
+        """Whether the run's evidence bundle exists with the same content."""
         there = {path.relative_to(self.target).as_posix() for path in self.target.rglob("*") if not path.is_dir()}
         return there == {*self.paths, STATEMENT} and all(
             filecmp.cmp(path, self.target / name, shallow=False) for name, path in self.paths.items()
         )
 
     def copy(self, target: Path, say: Callable[[str], None]) -> None:
-        """Copy all files into a new folder. Raises EvidenceBundleError."""
+        """Copy all files into the new folder ``target``. ``say`` gets lines of progress. Raises EvidenceBundleError."""
         try:
             target.mkdir(mode=0o700)
             for number, (name, path) in enumerate(self.paths.items(), start=1):
@@ -82,20 +82,16 @@ class BundleSources:
 
 
 def _files_of_run(folder: RunFolder, run: Mapping[str, Any]) -> Iterator[Path]:
-    """What a run, or a round of it, has as evidence. Keys, logins and memories of the watch stay out: files are named
-    here, not excluded."""
+    """Yield the evidence files of a run, or of one round of its multi-node tests. Only files that are named here are
+    evidence, so that keys, logins and the state of the watch stay out."""
     candidates = [
         *(folder.run_file, folder.problems_file, folder.gangs_file, folder.path / "report.json"),
         *(judging.facts_file(folder), folder.criteria_file, folder.verdict_file),
-        *(
-            place(name)
-            for name in run["nodes"]
-            for place in (folder.launch_file, folder.plan_file, folder.digests_file)
-        ),
     ]
     for name in run["nodes"]:
-        place = folder.path / "nodes" / name
-        candidates += [path for path in sorted(place.glob("*")) if _STAGE_FILE.fullmatch(path.name)]
+        candidates += [file_of(name) for file_of in (folder.launch_file, folder.plan_file, folder.digests_file)]
+        paths = sorted((folder.path / "nodes" / name).glob("*"))
+        candidates += [path for path in paths if _STAGE_FILE.fullmatch(path.name)]
     yield from (path for path in candidates if path.is_file() and not path.is_symlink())
 
 
@@ -105,8 +101,8 @@ def _data_files(folder: Path, patterns: Iterable[str]) -> Iterator[tuple[str, Pa
 
 
 def make(sources: BundleSources, check: Callable[[Path], str], say: Callable[[str], None]) -> None:
-    """Make the bundle, or replace it. ``check``: judges again from the new folder and returns why that fails; a bundle
-    that fails is removed. Raises EvidenceBundleError."""
+    """Make or replace an evidence bundle. ``check``: judges again from the new folder and returns the problem, empty if
+    none; a bundle with a problem is removed. Raises EvidenceBundleError."""
     with replacing(sources.target) as draft:
         sources.copy(draft, say)
         say("evidence bundle: judging again from its files")

@@ -1,4 +1,4 @@
-"""A bundle derived from an evidence bundle: other names in all documents of the run, judged and sealed again."""
+"""Derives a renamed bundle from an evidence bundle: other names in all documents, judged and sealed again."""
 
 import dataclasses
 import functools
@@ -27,15 +27,15 @@ from . import DATA, EXTENSIONS, RUN, EvidenceBundleError, contents, replay, stat
 from .renaming import NameRenamer, keyed_name, rack_identities
 
 FOLDER = f"{contents.FOLDER}_renamed"
-#: Beside the folder: the originals of its names. It stays at the site.
+#: File beside the renamed bundle with the original names. It stays at the site.
 NAMES_FILE = f"{FOLDER}.names.json"
 
 
 def make(bundle: Path, sensitive: Sensitive, key: bytes, say: Callable[[str], None], *, check_mode: bool) -> bool:
-    """Make the derived bundle and its table of names beside a sealed bundle, unless both are there for the same bundle,
-    key and names. Returns whether that changes something, which check mode does not do. Raises GpuvalError, OSError."""
+    """Make the renamed bundle and its table of names beside a sealed bundle, unless both exist for the same bundle,
+    ``key`` and names. Returns whether that changes files; check mode changes none. Raises GpuvalError, OSError."""
     target, table, root_digest = bundle.with_name(FOLDER), bundle.with_name(NAMES_FILE), _root_digest(bundle)
-    names = dataclasses.asdict(dataclasses.replace(sensitive, secrets=set()))  # no record has them, and they vary
+    names = dataclasses.asdict(dataclasses.replace(sensitive, secrets=set()))  # they may change, and are in no record
     made_of = keyed_name(key, "sources", json.dumps([version(), root_digest, names], default=sorted, sort_keys=True))
     is_made = (read_object(table, MAX_LOG_BYTES) or {}).get("made_of") == made_of and _root_digest(target) != ""
     if is_made or check_mode:
@@ -63,7 +63,7 @@ def _root_digest(bundle: Path) -> str:
 
 
 def renamer_of(bundle: Path, sensitive: Sensitive, key: bytes) -> NameRenamer:
-    """The renamer of a bundle's run. ``sensitive``: what the controller and the inventory know of its names."""
+    """The renamer for the run in a bundle. ``sensitive``: names that the controller and the inventory know."""
     folder = RunFolder(bundle / RUN)
     run, words = folder.read_run(), own_words(COLLECTION)
     sensitive.add_plan(run)
@@ -78,13 +78,14 @@ def renamer_of(bundle: Path, sensitive: Sensitive, key: bytes) -> NameRenamer:
 
 
 def derive(bundle: Path, target: Path, renamer: NameRenamer) -> dict[str, Any]:
-    """Make the derived bundle in a new folder, without a statement. Returns the originals by placeholder, which stay
-    at the site. Raises EvidenceBundleError if a name is left or a verdict differs, ReplayError, or OSError."""
+    """Make the renamed bundle in the new folder ``target``, without a statement. Returns {"nodes": {name: id},
+    "placeholders": {placeholder: original}}, which stays at the site. Raises EvidenceBundleError if a name is left or a
+    verdict differs, ReplayError, or OSError."""
     source, renamed = RunFolder(bundle / RUN), RunFolder(target / RUN)
     for part in (DATA, EXTENSIONS):
         if (bundle / part).is_dir():
             shutil.copytree(bundle / part, target / part)
-    # they hold digests of records, or are made anew
+    # last: these files contain digests of records, which change by renaming
     last = [judging.facts_file(source), source.verdict_file]
     made_anew = [source.path / "report.json"]
     for path in sorted(path for path in source.path.rglob("*") if path.is_file()):
@@ -107,29 +108,25 @@ def derive(bundle: Path, target: Path, renamer: NameRenamer) -> dict[str, Any]:
 
 
 def _rename(path: Path, source: RunFolder, target: RunFolder, renamer: NameRenamer) -> None:
-    place = target.path / renamer.path(PurePosixPath(path.relative_to(source.path).as_posix()))
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(renamer.file(files.read(path), is_document=path.suffix == ".json"))
+    renamed = target.path / renamer.path(PurePosixPath(path.relative_to(source.path).as_posix()))
+    renamed.parent.mkdir(parents=True, exist_ok=True)
+    renamed.write_bytes(renamer.file(files.read(path), is_document=path.suffix == ".json"))
 
 
 def _digests(folder: RunFolder, facts: judging.JudgementFacts) -> dict[tuple[str, str], str]:
-    """The digest of each record, with those of multi-node stages, before any is withdrawn, by node and stage."""
+    """{(node, stage): digest} of each record of a run, multi-node stages included, before a judgement withdraws any."""
     inputs = judging.read_inputs(folder, folder.read_run(), (), gangs=gang_document.read(folder), facts=facts)
     records = inputs.evidence.records.items()
     return {(node, stage): digest_of(record) for node, of_node in records for stage, record in of_node.items()}
 
 
 def _check(source: RunFolder, renamed: RunFolder, renamer: NameRenamer) -> None:
-    """Compare all verdicts of both reports, and search the files for names."""
+    """Compare all verdicts of both reports, and search the renamed files for original names."""
     first, second = (_decisions(folder.path / "report.json", renamer.ids) for folder in (source, renamed))
     if odd := sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name)):
         raise EvidenceBundleError(f"verdicts differ under other names on {some_of(odd)}: this is a bug in gpuval")
-    known = renamer.converter.known
-    names = {
-        name
-        for name in {*known.names, *known.hosts, *known.racks, *known.aliases}
-        if not renamer.converter.is_word(name)
-    }
+    known, is_word = renamer.converter.known, renamer.converter.is_word
+    names = {name for name in {*known.names, *known.hosts, *known.racks, *known.aliases} if not is_word(name)}
     scan = InternalDataScan(ScanTargets(names, set(known.secrets), set(known.addresses)), set(known.names.values()))
     paths = [path.relative_to(renamed.path).as_posix() for path in renamed.path.rglob("*") if path.is_file()]
     if findings := problems(scan, renamed.path, paths):
@@ -137,7 +134,7 @@ def _check(source: RunFolder, renamed: RunFolder, renamer: NameRenamer) -> None:
 
 
 def _decisions(report: Path, ids: Mapping[str, str]) -> dict[str, Any]:
-    """By node, under its name in ``ids``, and for the run under an empty name, a digest of all that is decided."""
+    """{id of a node: digest of its verdicts}, and the verdicts of the run under an empty id. ``ids``: {node: id}."""
     nodes = report_file.walk(report)
     head = next(nodes)
     racks = sorted((rack["verdict"], [check["verdict"] for check in rack["checks"]]) for rack in head.get("racks", ()))

@@ -25,15 +25,15 @@ from ..records import environment
 from ..records.evidence import MAX_SERIES_BYTES
 from ..runs.labels import CLIQUE_LABEL
 
-#: Below gpuval_state_dir. Without this key names cannot be guessed from their hashes.
+#: File below gpuval_state_dir with the key for renaming, without which names cannot be guessed from their hashes.
 KEY_FILE = "signing/renaming.key"
 KEY_BYTES, HEX_DIGITS = 32, 12
-#: Fields whose texts, or keys, are names of nodes, even if these are words.
+#: Fields whose texts or keys are names of nodes, even if a name is a common word.
 NODE_FIELDS = frozenset(
     {"node", "worker", "nodes", "names", "members", "alone", "twin", "gangs", "left_out", "bad_links", "suspect_links",
      "faults", "evidence", "earlier_gpus", "culprits"}
 )  # fmt: skip
-#: Fields, also with the field around them, whose whole text is replaced, and the kind of its placeholder.
+#: {field, or (field around it, field), whose whole text is replaced: kind of its placeholder}
 REPLACED_FIELDS = {
     "machine_id": "machine", "boot_id": "boot", "host_key": "key", ("", "machine"): "machine", ("", "bucket"): "bucket",
     ("origin", "inventory"): "inventory", ("origin", "store"): "store", ("origin", "namespace"): "namespace",
@@ -41,15 +41,13 @@ REPLACED_FIELDS = {
 }  # fmt: skip
 #: An identity of a machine as faults and actions name it.
 _IDENTITY = re.compile(r"(name|machine_id) (.+)", re.DOTALL)
-
-
-#: Paths in facts that identify a rack, and the form of texts that may: others are words or numbers of running text.
+#: Paths in facts that identify an NVLink rack, and the form of an identity: other texts are common words or numbers.
 _RACK_PATHS = ("gpus[].fabric_cluster_uuid", "gpus[].chassis_serial")
 _RACK_IDENTITY = re.compile(r"(?=.*[0-9])[A-Za-z0-9-]{8,80}")
 
 
 def rack_identities(facts: Any) -> set[str]:
-    """ClusterUUIDs and chassis serials in the environment of a node's facts."""
+    """ClusterUUIDs and chassis serials of NVLink racks in the environment of a node's facts."""
     texts = {text for path in _RACK_PATHS for text in environment.texts(facts, path)}
     return {text for text in texts if _RACK_IDENTITY.fullmatch(text) and not is_useless(text.lower())}
 
@@ -70,7 +68,7 @@ def read_key(state_dir: Path) -> bytes:
 
 
 def keyed_name(key: bytes, kind: str, original: str) -> str:
-    """The placeholder of an original: ``node-4f2a...``, the same in all bundles that are made with this key."""
+    """The placeholder for an original name, such as ``node-4f2a...``: the same in all bundles made with this key."""
     digest = hmac.new(key, f"{kind} {original}".encode("utf-8", "surrogateescape"), hashlib.sha256)
     return f"{kind}-{digest.hexdigest()[:HEX_DIGITS]}"
 
@@ -92,7 +90,7 @@ class NameRenamer:
         return self._phrases.sub(self._phrase, self.converter.text(text))
 
     def document(self, value: Any, field: str = "", around: str = "") -> Any:
-        """Rename JSON. ``field``: the key that it stands under; ``around``: that of the object around it."""
+        """Rename a JSON value. ``field``: its key; ``around``: the key of the object that contains it."""
         if isinstance(value, str):
             return self._field(value, field, around)
         if isinstance(value, (list, tuple)):
@@ -118,7 +116,7 @@ class NameRenamer:
         return dict(sorted(renamed.items())) if field in NODE_FIELDS and renamed.keys() != value.keys() else renamed
 
     def file(self, raw: bytes, *, is_document: bool) -> bytes:
-        """Rename the content of a file. What is no sound JSON is renamed as text, and stays unsound."""
+        """Rename the content of a file, as JSON if ``is_document``; as text, and unrepaired, if that is malformed."""
         text = raw.decode("utf-8", "surrogateescape")
         try:
             if is_document and len(raw) <= MAX_SERIES_BYTES:
@@ -129,7 +127,7 @@ class NameRenamer:
         return self.text(text).encode("utf-8", "surrogateescape")
 
     def path(self, path: PurePosixPath) -> PurePosixPath:
-        """Rename a file of a run's folder, also of a round: nodes/NODE/..., .state/launches/NODE.json."""
+        """Rename the path of a file in a run's folder, such as nodes/NODE/... or .state/launches/NODE.json."""
         parts = [path.parts[0]]
         for folder, part in zip(path.parts, path.parts[1:]):
             name = part if folder == "nodes" else part.removesuffix(".json")

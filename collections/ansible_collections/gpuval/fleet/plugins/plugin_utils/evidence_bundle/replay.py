@@ -1,4 +1,4 @@
-"""Judge again from an evidence bundle, and compare the report with the kept one.
+"""Judges again from an evidence bundle, and compares the report with the kept one.
 
 A child process judges, with the bundle's data files in place of the collection's. It runs none of the bundle's code,
 and writes into a temporary folder only.
@@ -24,7 +24,7 @@ from ..report.differences import ReportDifference, differences
 from . import DATA, EXTENSIONS, RUN
 from .contents import DATA_FILES, EXTENSION_FILES
 
-#: The report of a thousand nodes takes two minutes of a processor, which may be shared.
+#: Time limit of a judgement: for a thousand nodes it takes two minutes of a processor, which may be shared.
 MAX_SECONDS = 1800.0
 MAX_DIFFERENCES = 1000
 _PROGRAM = f"""
@@ -44,9 +44,9 @@ class ReplayError(GpuvalError):
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """The differences, at most MAX_DIFFERENCES; ``versions``: of gpuval, at the judgement and here. Of a report by
-    another release those ``of_verdicts``; all only if no verdict differs. ``foreign_data``: data files of the bundle
-    that differ from those of this release, which judged it; empty for another release."""
+    """How the report that was judged again differs: at most MAX_DIFFERENCES. ``versions``: of gpuval, at the judgement
+    and here; if they differ, only differences ``of_verdicts``, or all if no verdict differs. ``foreign_data``: data
+    files of the bundle that differ from those of the same release; empty for another release."""
 
     differences: list[ReportDifference]
     versions: tuple[str, str]
@@ -62,7 +62,7 @@ class ReplayResult:
 
     @property
     def remarks(self) -> list[str]:
-        """What may explain differences."""
+        """Lines that may explain the differences: another release of gpuval judged."""
         kept, here = self.versions
         if kept == here or not self.differences:
             return []
@@ -72,8 +72,8 @@ class ReplayResult:
 
 
 def replay(bundle: Path, seconds: float = MAX_SECONDS) -> ReplayResult:
-    """Judge the run in a bundle again, and compare. The folder has no links: it was made here, or is the copy that
-    `statement.check` made. Raises ReplayError."""
+    """Judge the run in a bundle again within ``seconds``, and compare the reports. The folder has no links: it was made
+    here, or is the copy that `statement.check` made. Raises ReplayError."""
     with tempfile.TemporaryDirectory(prefix="gpuval-replay-") as name:
         folder = Path(name)
         kept_version = judge_into(bundle, folder, seconds)
@@ -103,51 +103,10 @@ def foreign_data(bundle: Path) -> list[str]:
 
 
 def judge_into(bundle: Path, folder: Path, seconds: float = MAX_SECONDS) -> str:
-    """Judge the run in a bundle with the bundle's data: ``folder`` gets report.json. Returns the version of gpuval that
-    judged before. Raises ReplayError."""
+    """Judge the run in a bundle with the bundle's data, in a child process that writes report.json into ``folder``.
+    Returns the version of gpuval that judged before. Raises ReplayError, also after ``seconds``."""
     lay_out_data(bundle, folder)
-    return _judge(bundle / RUN, folder, seconds)
-
-
-def lay_out_data(bundle: Path, folder: Path) -> None:
-    """Make a collection of the bundle's data, with schemas and what else is no data from the one in use. Files of the
-    bundle other than data are left out."""
-    data = folder / DATA
-    data.mkdir()
-    replaced = {pattern.partition("/")[0] for pattern in DATA_FILES}
-    for path in COLLECTION.iterdir():
-        if path.name not in replaced:
-            (data / path.name).symlink_to(path)
-    for path in COLLECTION.glob("plugins/plugin_utils/*/*scheduler.py"):  # which names the scheduler
-        target = data / path.relative_to(COLLECTION)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(path)
-    places: list[tuple[Path, Path, tuple[str, ...]]] = [(bundle / DATA, data, DATA_FILES)]
-    if (bundle / EXTENSIONS).is_dir():
-        places += [
-            (place, folder / EXTENSIONS / place.name, EXTENSION_FILES) for place in (bundle / EXTENSIONS).iterdir()
-        ]
-    for source, target, patterns in places:
-        for path in itertools.chain(*(source.glob(pattern) for pattern in patterns)):
-            (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target / path.relative_to(source))
-
-
-def arguments(run: Path, folder: Path) -> list[str]:
-    """The arguments of Python that judge the run again. ``folder``: with its data; it gets report.json."""
-    search_path = [str(COLLECTION.parents[2]), *(place for place in sys.path if place)]
-    return ["-I", "-c", _PROGRAM, json.dumps(search_path), str(folder), str(run)]
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """The environment of that process, which writes into the folder only."""
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-    return {**kept, "HOME": str(folder), "ANSIBLE_LOCAL_TEMP": str(folder)}
-
-
-def _judge(run: Path, folder: Path, seconds: float) -> str:
-    """Judge in a child process: ``folder`` gets report.json. Returns the version of gpuval that judged before."""
-    command = [sys.executable, *arguments(run, folder)]
+    command = [sys.executable, *arguments(bundle / RUN, folder)]
     child = subprocess.Popen(
         command, env=environment(folder), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, start_new_session=True,
@@ -163,3 +122,36 @@ def _judge(run: Path, folder: Path, seconds: float) -> str:
     if child.returncode:
         raise ReplayError(f"the bundle cannot be judged: {one_line(error.decode(errors='replace')[-400:])}")
     return one_line(answer.decode(errors="replace"), 64)
+
+
+def lay_out_data(bundle: Path, folder: Path) -> None:
+    """Make a copy of the collection in ``folder``, with the bundle's data files, and links to the collection in use for
+    all that is no data, such as schemas. Other files of the bundle are left out."""
+    data = folder / DATA
+    data.mkdir()
+    replaced = {pattern.partition("/")[0] for pattern in DATA_FILES}
+    for path in COLLECTION.iterdir():
+        if path.name not in replaced:
+            (data / path.name).symlink_to(path)
+    for path in COLLECTION.glob("plugins/plugin_utils/*/*scheduler.py"):  # each declares the name of a scheduler
+        target = data / path.relative_to(COLLECTION)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(path)
+    places: list[tuple[Path, Path, tuple[str, ...]]] = [(bundle / DATA, data, DATA_FILES)]
+    places += [(path, folder / EXTENSIONS / path.name, EXTENSION_FILES) for path in (bundle / EXTENSIONS).glob("*")]
+    for source, target, patterns in places:
+        for path in itertools.chain(*(source.glob(pattern) for pattern in patterns)):
+            (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / path.relative_to(source))
+
+
+def arguments(run: Path, folder: Path) -> list[str]:
+    """Arguments for Python to judge the run in ``run`` with the data in ``folder``, and to write report.json there."""
+    search_path = [str(COLLECTION.parents[2]), *(place for place in sys.path if place)]
+    return ["-I", "-c", _PROGRAM, json.dumps(search_path), str(folder), str(run)]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Environment variables of the process that judges again: it writes into ``folder`` only."""
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    return {**kept, "HOME": str(folder), "ANSIBLE_LOCAL_TEMP": str(folder)}

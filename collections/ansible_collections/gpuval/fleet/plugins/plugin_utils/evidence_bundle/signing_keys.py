@@ -27,15 +27,15 @@ from ..runs import folder as run_folder
 from .verify_bundle import read_public_key
 
 VARIABLE = "GPUVAL_SIGNING_KEY"
-#: Below gpuval_state_dir: the private key, and the public keys of this site, which others may have.
+#: Files below gpuval_state_dir: the private key, and the list of public keys of this site, which may be given away.
 PRIVATE_FILE, PUBLIC_FILE = "signing/private.pem", "signing/keys.json"
 EMPTY_LIST = {"schema": "gpuval.signing_keys/1", "keys": [], "revoked": []}
 
 
 @dataclass(frozen=True)
 class KnownKeys:
-    """Public keys, times (RFC 3339, UTC) at which keys were replaced, and reasons of revocation, all by keyid;
-    `required`: keyids that must have signed."""
+    """Public keys to verify with, all by keyid: `keys`; `until`: when a key was replaced (RFC 3339, UTC); `revoked`:
+    why a key was revoked. `required`: keyids that must have signed."""
 
     keys: Mapping[str, Ed25519PublicKey]
     until: Mapping[str, str]
@@ -44,8 +44,9 @@ class KnownKeys:
 
 
 def read_known_keys(state_dir: Path, lists: Iterable[Path] = (), required_files: Iterable[Path] = ()) -> KnownKeys:
-    """Join the site's list, if there is one, lists of others (gpuval.signing_keys/1), and files with a public key that
-    must have signed. A restriction in any list counts. Raises SettingError, YamlError or schemas.Invalid."""
+    """Read the public keys in the site's own list, in `lists` of others (gpuval.signing_keys/1), and in
+    `required_files`, whose keys must have signed. A restriction in any list counts. Raises SettingError, YamlError or
+    schemas.Invalid."""
     documents = [_read_own_list(state_dir), *(yaml_file.shipped(path, "signing_keys") for path in lists)]
     keys = [entry for document in documents for entry in document["keys"]]
     parsed = [_parse_public(entry["public_key"].encode(), f"key {entry['keyid']}") for entry in keys]
@@ -87,7 +88,7 @@ def ensure_key(
     listed_key = {"keyid": keyid, "public_key": public_pem(key).decode(), "made_at": now}
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     run_folder.write_json(path, {**document, "keys": [*earlier, listed_key]})
-    if not present_key:  # after the list, so that no bundle is signed with a key that is not listed
+    if not present_key:  # after the list: no bundle is signed with a key that is not listed
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         files.replace(state_dir / PRIVATE_FILE, pem, files.PRIVATE)
     return listed_key, True

@@ -28,7 +28,8 @@ REVOKED, REPLACED = "signed by a revoked key", "signed by a key that was replace
 
 @dataclass(frozen=True)
 class StatementCheck:
-    """What a check of statement and files found: `problems` by path, and the state of each signature by keyid."""
+    """The result of checking a bundle. `problems`: {path: problem}; `signatures`: {keyid: state}; `root_digest`:
+    SHA-256 of the signed bytes; `predicate`: that of the statement."""
 
     problems: Mapping[str, str]
     signatures: Mapping[str, str]
@@ -41,7 +42,7 @@ class StatementCheck:
 
 
 def predicate_of(bundle: Path) -> dict[str, Any]:
-    """The predicate of the statement on a bundle, from its report, of whose nodes only names and verdicts are kept."""
+    """The predicate of the statement on a bundle: verdicts of the run and its nodes, from its report, and versions."""
     parts = report_file.walk(bundle / RUN / "report.json")
     head = next(parts)
     run = {name: head["run"].get(name) for name in ("run_id", "profile", "judged_at", "criteria")}
@@ -77,7 +78,7 @@ def sign(envelope: bytes, key: Ed25519PrivateKey) -> bytes:
         payload, signatures, *_ = verify_bundle.read_envelope(envelope)
     except ValueError as error:
         raise EvidenceBundleError(str(error)) from error
-    signature = key.sign(verify_bundle.signed_bytes(payload))  # Ed25519 has one for a key and a text
+    signature = key.sign(verify_bundle.signed_bytes(payload))  # Ed25519 is deterministic: signing again changes nothing
     return verify_bundle.encode_envelope(payload, {**signatures, keyid_of(key): signature})
 
 
@@ -92,7 +93,7 @@ def check(folder: Path, known: KnownKeys, copy: Path | None = None) -> Statement
         raise EvidenceBundleError(f"{folder}: {reason_of(error)}") from error
     signatures = {keyid: state for keyid, state in states.items() if state != LACKING or keyid in known.required}
     for keyid in {keyid for keyid, state in signatures.items() if state not in (INVALID, LACKING)}:
-        judged_at = str(predicate.get("judged_at") or "unknown")  # later than any time
+        judged_at = str(predicate.get("judged_at") or "unknown")  # sorts after any time
         if keyid in known.revoked:
             signatures[keyid] = f"{REVOKED} ({known.revoked[keyid]})"
         elif judged_at > known.until.get(keyid, judged_at):

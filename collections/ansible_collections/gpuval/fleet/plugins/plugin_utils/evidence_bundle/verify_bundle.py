@@ -51,18 +51,18 @@ class FolderReader:
         finally:
             os.close(descriptor)
 
-    def _read_entry(self, parent, entry, path):
+    def _read_entry(self, folder_descriptor, entry, path):
         status = entry.stat(follow_symlinks=False)
         if not path.isprintable() or "\\" in path or path.casefold() in self._folded_paths:
             self.problems[path] = "a name that is not printable, or that differs from another one only in case"
         elif stat.S_ISDIR(status.st_mode) and path.count("/") < MAX_DEPTH:
-            self._read_folder(os.open(entry.name, OPENING | os.O_DIRECTORY, dir_fd=parent), f"{path}/")
+            self._read_folder(os.open(entry.name, OPENING | os.O_DIRECTORY, dir_fd=folder_descriptor), f"{path}/")
         elif not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             self.problems[path] = "a link, a device, or a folder too deep"
         elif status.st_size > min(MAX_FILE_BYTES, MAX_BUNDLE_BYTES - self._bytes):
             self.problems[path] = "larger than the limit for a file or a bundle"
         else:
-            self._read_file(os.open(entry.name, OPENING, dir_fd=parent), path, status)
+            self._read_file(os.open(entry.name, OPENING, dir_fd=folder_descriptor), path, status)
         self._folded_paths.add(path.casefold())
 
     def _read_file(self, descriptor, path, status):
@@ -85,11 +85,13 @@ def encode(document):
 
 
 def encode_envelope(payload, signatures):
+    """The DSSE envelope of a payload (bytes) with its signatures: {keyid: bytes}."""
     entries = [{"keyid": keyid, "sig": base64.b64encode(signatures[keyid]).decode()} for keyid in sorted(signatures)]
     return encode({"payload": base64.b64encode(payload).decode(), "payloadType": PAYLOAD_TYPE, "signatures": entries})
 
 
 def signed_bytes(payload):
+    """The bytes that a DSSE signature of the payload (bytes) signs."""
     return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 
 

@@ -1,1 +1,1 @@
-"""Names, addresses and secrets of a site in texts and documents: they are collected, replaced and searched for here."""
+"""Collects names, addresses and secrets of a site, replaces them in texts and documents, and searches for them."""

@@ -1,8 +1,8 @@
-"""Internal addresses in text: IPv4, IPv6 and hardware addresses. Texts that only look like an address must stay, above
-all versions. An IPv4 address is four numbers up to 255 without leading zeros and with no fifth number: 580.159.04.1 and
-1.2.3.4.5 are versions. Four such numbers right after a word like `version` or `firmware`, after `driver=`, `==`, `.so.`
-or a `v` are a version too, unless a port or a mask follows. After `driver` or `build` alone they may be an address.
-Known addresses of the fleet are found in any context."""
+"""Replaces internal addresses in text: IPv4, IPv6 and hardware addresses. Texts that only look like an address must
+stay, above all versions. An IPv4 address is four numbers up to 255 without leading zeros and with no fifth number:
+580.159.04.1 and 1.2.3.4.5 are versions. Four such numbers right after a word like `version` or `firmware`, after
+`driver=`, `==`, `.so.` or a `v` are a version too, unless a port or a mask follows. After `driver` or `build` alone
+they may be an address. Known addresses of the fleet are found in any context."""
 
 import functools
 import ipaddress
@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable
 
 #: Function that returns the replacement of an address: arguments are kind (`address`, `mac`) and canonical address.
 Replace = Callable[[str, str], str]
-
 ADDRESS, MAC = "address", "mac"
-
 _IPV4 = re.compile(r"(?<![0-9])(?<![0-9]\.)(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?!\d)((?:\.\d+)*)", re.ASCII)
 _DASHED = re.compile(r"(?<![0-9A-Za-z])ip-(\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})(?![0-9A-Za-z])", re.ASCII | re.IGNORECASE)
 _IPV6 = re.compile(
@@ -25,7 +23,7 @@ _HEX = "[0-9A-Fa-f]"
 _MAC = re.compile(rf"(?<![\w:-]){_HEX}{{2}}([:-]){_HEX}{{2}}(?:\1{_HEX}{{2}}){{4,18}}(?![0-9A-Za-z]|[:-]\w)", re.ASCII)
 _DOTTED_MAC = re.compile(rf"(?<![\w.]){_HEX}{{4}}\.{_HEX}{{4}}\.{_HEX}{{4}}(?![0-9A-Za-z]|\.\w)", re.ASCII)
 _GUID = re.compile(rf"(?<![\w:]){_HEX}{{4}}(?::{_HEX}{{4}}){{3}}(?![\w:])", re.ASCII)
-#: MAC addresses, and GUIDs of InfiniBand as its tools print them.
+#: MAC addresses without separators, and GUIDs of InfiniBand as its tools print them.
 _BARE_MAC = re.compile(rf"(?<!{_HEX})(?:0x)?{_HEX}{{12}}(?:{_HEX}{{4}})?(?!{_HEX})", re.ASCII)
 #: Numbers of octets in hardware addresses: Ethernet, EUI-64, InfiniBand.
 _OCTETS = (6, 8, 20)
@@ -63,13 +61,13 @@ def canonical_mac(text: str) -> str | None:
 
 
 def is_own(address: str) -> bool:
-    """Whether an address identifies a machine: loopback, multicast and the unspecified address do not."""
+    """Whether an IP address identifies a machine: loopback, multicast and the unspecified address do not."""
     parsed = ipaddress.ip_address(address)
     return not (parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast)
 
 
 class Addresses:
-    """Replaces internal addresses in text, and the addresses in ``known`` (IP) and ``macs`` even if not internal."""
+    """Replaces internal addresses in text; those in ``addresses`` (IP) and ``macs`` even if they are public."""
 
     def __init__(self, replace: Replace, addresses: Iterable[str] = (), macs: Iterable[str] = ()) -> None:
         spelled = (canonical(address) for address in addresses)

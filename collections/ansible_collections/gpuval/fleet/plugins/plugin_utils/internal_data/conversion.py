@@ -1,4 +1,4 @@
-"""Text as the customer may read it: unique ids for workers, placeholders for internal addresses, no secrets. One object
+"""Converts text for a customer: unique ids for nodes, placeholders for internal addresses, no secrets. One converter
 serves a whole delivery, so that an address has the same placeholder throughout."""
 
 import functools
@@ -18,7 +18,7 @@ SHORTEST_ENCODED = 6
 _SUFFIXES = "log|json|txt|gz|tar|zip|py|sh|yml|yaml|csv|html|md|xml|conf|service|socket|pem|key|pub|sock|pid|lock"
 _DOMAIN = rf"(?:\.(?!(?:{_SUFFIXES})\b)[A-Za-z0-9-]+)*\.(?!(?:{_SUFFIXES})\b)[A-Za-z][A-Za-z-]*[A-Za-z](?![\w-])"
 _HOME = re.compile(r"(?<![\w.])/home/(?!user(?:[^\w.-]|$))[A-Za-z0-9_][\w.-]*")
-#: Context of a NUMA node's number: node0 of a CPU is not the worker node0.
+#: Excludes numbers of NUMA nodes: node0 of a CPU is not a machine that is called node0.
 NOT_OF_NUMA = r"(?<!NUMA )(?<!numa )(?<!/system/node/)"
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{4,}={0,2}", re.ASCII)
 _PERCENT = re.compile(r"(?<![^\s\"'<>])[^\s\"'<>]*%[0-9A-Fa-f]{2}[^\s\"'<>]*")
@@ -29,10 +29,10 @@ MAX_PLACEHOLDERS = 1 << 17
 
 @dataclass
 class InternalData:
-    """Sensitive data of a run, which must not be in a delivery. names: the unique id of each worker. aliases: the
-    unique id of each other name of a node (host name, DNS name). ordinary: names that are words of running text, as by
-    `is_ordinary`. hosts: names of machines that are no nodes. racks: names of racks as nodes' hardware reports them.
-    users, folders: users and folders of the controller."""
+    """Sensitive data of a run, which must not be in a delivery. names: {node: unique id}. aliases: {other name of a
+    node (host name, DNS name): unique id}. ordinary: names that are common words besides those of `is_ordinary`. hosts:
+    names of machines that are no nodes. racks: names of racks as nodes' hardware reports them. users: names of users.
+    folders: {folder of the controller: replacement}."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -48,8 +48,8 @@ class InternalData:
 
 
 class InternalDataConverter:
-    """Replaces internal data in texts and documents, and remembers the placeholders used. ``placeholder_of``: makes one
-    from kind and original; by default those of a kind are numbered."""
+    """Replaces internal data in texts and documents. ``placeholders``: {(kind, original): placeholder} of those used.
+    ``placeholder_of``: makes a placeholder from kind and original; by default they are numbered by kind."""
 
     def __init__(self, data: InternalData, placeholder_of: Callable[[str, str], str] | None = None) -> None:
         self.known = data
@@ -134,7 +134,7 @@ class InternalDataConverter:
         return is_ordinary(name) or name in self.known.ordinary
 
     def placeholder(self, kind: str, original: str) -> str:
-        """What stands for the original throughout."""
+        """The placeholder for an original, always the same one. ``kind``: such as host, rack, address."""
         placeholder = self.placeholders.get((kind, original))
         if placeholder is None and len(self.placeholders) >= MAX_PLACEHOLDERS:
             return f"{kind}-other"

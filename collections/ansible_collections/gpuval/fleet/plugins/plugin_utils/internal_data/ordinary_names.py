@@ -1,4 +1,4 @@
-"""Names of nodes that are common words: they are converted as names, and kept in running text."""
+"""Tells names of nodes that are common words: a delivery keeps them in running text, and replaces them as names."""
 
 import re
 
@@ -15,6 +15,6 @@ SHORTEST_NAME = 3
 
 
 def is_ordinary(name: str) -> bool:
-    """Whether a name is a common word, a stage or a number."""
+    """Whether the name of a node is a common word, a stage, a number, or shorter than SHORTEST_NAME."""
     is_word = name.lower() in ORDINARY or name.lower() in extensions.found("stages")
     return len(name) < SHORTEST_NAME or is_word or not re.search("[A-Za-z]", name)

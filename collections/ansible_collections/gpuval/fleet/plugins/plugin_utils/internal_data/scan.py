@@ -1,6 +1,6 @@
-"""The final scan of a delivery: no known secret, address or worker name in its bytes, in any encoding. It reads the
-written bytes, takes what to search for from inventory, settings and run.json, and shares no code with the redactor and
-the conversion, so it finds their bugs. What those know beyond it, it searches for as well."""
+"""The final scan of a delivery: searches its bytes for known secrets, addresses and node names, in several encodings.
+It takes these from inventory, settings, run.json and what the conversion knows. It shares no code with the redactor and
+the conversion, so that it finds their bugs."""
 
 import base64
 import contextlib
@@ -27,10 +27,10 @@ SHORTEST_SECRET = 8
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:pass(?:word|wd|phrase)?|secrets?|token|cookie|credentials?|(?:secret|access|api|private)_key)$", re.I
 )
-#: Variables with addresses or names of nodes; then variables whose entries may be secret.
+#: Variables with addresses or names of nodes; variables that are mappings whose entries may be secret.
 _HOST_VARIABLES = ("ansible_host", "ansible_ssh_host")
 _MAPPINGS = ("gpuval_environment",)
-#: The number of a NUMA node: node0 of a CPU is not the worker node0.
+#: Excludes numbers of NUMA nodes: node0 of a CPU is not a machine that is called node0.
 _NO_NUMA_NODE = r"(?<!NUMA )(?<!numa )(?<!/system/node/)"
 _TOKEN = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)*", re.ASCII)
 _PART = re.compile(r"[a-z0-9]+", re.ASCII)
@@ -40,7 +40,7 @@ _KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".htm
 
 @dataclass
 class ScanTargets:
-    """Texts that must not be in a delivery. ``claimed``: names that only nodes reported, which are no error."""
+    """Texts that must not be in a delivery. ``claimed``: names that only nodes reported; to find one is no error."""
 
     names: set[str] = field(default_factory=set)
     secrets: set[str] = field(default_factory=set)
@@ -51,8 +51,8 @@ class ScanTargets:
 def read_targets(
     run: Mapping[str, Any], inventory: Mapping[str, Mapping[str, Any]], *settings: Mapping[str, Any]
 ) -> ScanTargets:
-    """The targets in ``run`` (run.json), in each node's inventory variables, and in ``settings``: options and the
-    controller's environment."""
+    """Texts to search for: from ``run`` (run.json), ``inventory`` ({node: variables}), and ``settings``: options and
+    the controller's environment variables."""
     targets = ScanTargets(names=set(run["nodes"]))
     for variables in inventory.values():
         for name in variables:
@@ -71,7 +71,7 @@ def read_targets(
 
 
 def _secrets(value: Any, is_secret: bool) -> set[str]:
-    """Texts in ``value`` whose keys sound secret. Names of users are not included: these occur in any text."""
+    """Texts whose keys sound secret, or all if ``is_secret``; without names of users, which occur in any text."""
     if isinstance(value, Mapping):
         entries = ((str(name), entry) for name, entry in value.items())
         return set().union(
@@ -91,8 +91,8 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 class InternalDataScan:
-    """Searches files for secrets, addresses of nodes, and names of workers that are no unique id. Secrets in
-    ``own_terms`` are skipped, since gpuval's own text contains them."""
+    """Searches files for secrets, addresses of nodes, and names of nodes that are not in ``ids`` (unique ids). Secrets
+    in ``own_terms`` are skipped, since gpuval's own texts contain them."""
 
     def __init__(self, targets: ScanTargets, ids: Collection[str], own_terms: Collection[str] = ()) -> None:
         ids_lower = {identity.lower() for identity in ids}
@@ -152,13 +152,11 @@ def _any_of(words: Iterable[str], levels: int = 2) -> str:
 
 
 def _in_base64(text: str) -> set[str]:
-    """Texts of which base64 of any text that contains `text` must have one: at each offset, in both alphabets."""
+    """Base64 of `text` at each offset, in both alphabets: base64 of a longer text with it contains one of these."""
     forms = set()
     for offset, first in enumerate((0, 2, 3)):
         encoded = base64.b64encode(b"\0" * offset + text.encode()).decode().rstrip("=")
-        last = len(encoded) - (
-            (offset + len(text.encode())) % 3 > 0
-        )  # the last character has bits of the following text
+        last = len(encoded) - ((offset + len(text.encode())) % 3 > 0)  # the last one may have bits of later text
         forms |= {encoded[first:last], encoded[first:last].replace("+", "-").replace("/", "_")}
     return forms
 
@@ -181,14 +179,14 @@ def _unquotings(text: str) -> Iterator[str]:
 
 
 def problems(scan: InternalDataScan, folder: Path, names: Sequence[str]) -> list[str]:
-    """``<file>: <kind of finding>`` for the first files with findings, in their bytes or paths."""
+    """``<file>: <kind of finding>`` for the first findings in contents or paths of the files ``names``."""
     findings = (f"{name}: {kind}" for name in names for kind in scan.file(folder / name))
     of_paths = (f"the path {name}: {kind}" for name in names for kind in scan.text(name))
     return list(itertools.islice(itertools.chain(findings, of_paths), MAX_FINDINGS))
 
 
 def own_terms(secrets: Iterable[str], collection: Path) -> frozenset[str]:
-    """The secrets that are a single word and occur in a file of the collection: every delivery contains them."""
+    """The secrets that are a single word of the collection's own files, so that any delivery may contain them."""
     words = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET and _WORD.fullmatch(secret)}
     occurring: set[str] = set()
     for text in _texts_below(collection) if words else ():

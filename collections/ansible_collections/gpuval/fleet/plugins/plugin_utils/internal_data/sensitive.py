@@ -26,7 +26,6 @@ URL, HOST, ENVIRONMENT, SECRETS = "gpuval_s3_endpoint", "gpuval_store_address", 
 VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, URL, HOST, ENVIRONMENT, SECRETS, "gpuval_node_ids")
 #: Suffixes of variables that hold the path of a file, not a secret itself.
 _FILES = ("_file", "_path", "_dir")
-
 HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _MADE_UP_NAME = re.compile(r"[0-9_.-]|[a-z][A-Z]")
 _JUMP_OPTIONS = re.compile(r"(?:^|\s)-(?:J|o\s*ProxyJump[= ])\s*([^\s\"']+)", re.IGNORECASE)
@@ -43,16 +42,16 @@ def is_secret_variable(name: str) -> bool:
 class Sensitive(InternalData):
     """Collects sensitive data from the controller, the inventory and the nodes' facts."""
 
-    #: By alias, the nodes that have it.
+    #: {alias: nodes that have it}
     nodes_of: dict[str, set[str]] = field(default_factory=dict)
-    #: Aliases that only nodes themselves reported, which may be any word.
+    #: Aliases that nodes reported, which may be any word; and aliases that the inventory declares.
     claimed: set[str] = field(default_factory=set)
     declared: set[str] = field(default_factory=set)
     #: Names of switches that only nodes reported, which may be any word.
     switches: set[str] = field(default_factory=set)
 
     def add_controller(self, project: Path) -> None:
-        """Add the names of this machine, its user, and folders that contain them."""
+        """Add the names of this machine and its users, and the folders of the user and of ``project``."""
         self.hosts |= {socket.gethostname(), socket.gethostname().partition(".")[0]}
         home = Path.home()
         self.users |= {os.environ.get("USER", ""), os.environ.get("SUDO_USER", ""), home.name} - {""}
@@ -103,8 +102,9 @@ class Sensitive(InternalData):
                     self._machine(name, None)
 
     def of_run(self, names: Mapping[str, str], own_words: Container[str], run_id: str) -> InternalData:
-        """The internal data for a run. An alias of one node becomes the node's id, one of several nodes or of a host
-        outside the run a placeholder; ids and gpuval's own words, which occur in all texts, are none."""
+        """The internal data for a run. ``names``: {node: unique id}. An alias of one node is replaced by the node's id,
+        one of several nodes or of a host outside the run by a placeholder. Ids and ``own_words`` of gpuval, which occur
+        in all texts, are no aliases."""
         in_use = {identity.lower() for identity in names.values()}
         refused = {
             alias
@@ -120,6 +120,7 @@ class Sensitive(InternalData):
         return replace(self, names=names, aliases=aliases, hosts=hosts, run_id=run_id)
 
     def _machine(self, name: str, node: str | None, *, claimed: bool = False) -> None:
+        """Add the name or address of a machine; ``node``: the node that it is, None for another machine."""
         name = name.strip().strip("[]")
         if address := canonical(name):
             self.addresses.add(address)
@@ -131,14 +132,14 @@ class Sensitive(InternalData):
 
 
 def switch_names(name: str) -> set[str]:
-    """The texts that stand for a switch: its host name and its domain by themselves, so that names with and without
-    domain stay one name. A name of only letters is left out, as it may be any word."""
+    """The names to replace for a switch: its host name and its domain separately, so that names with and without domain
+    get the same placeholder. A name of letters only is left out, as it may be any word."""
     host, _, domain = name.partition(".") if HOST_NAME.fullmatch(name) else (name, "", "")
     return {part for part in (host, domain if "." in domain else "") if _MADE_UP_NAME.search(part)}
 
 
 def jumps(arguments: str) -> list[tuple[str, str]]:
-    """User (may be empty) and host of each machine that SSH arguments jump over."""
+    """(user, host) of each jump host in SSH arguments; the user may be empty."""
     hops = [hop for chain in _JUMP_OPTIONS.findall(arguments) for hop in chain.split(",")]
     for command in _PROXY_COMMAND.findall(arguments):
         try:

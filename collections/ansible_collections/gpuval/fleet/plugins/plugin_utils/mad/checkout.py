@@ -1,4 +1,4 @@
-"""Git repositories on the controller: cloned with a deadline; nothing of them is executed. Credentials of models."""
+"""Clones git repositories on the controller, with a time limit and without executing them, and finds credentials."""
 
 import os
 import re
@@ -16,8 +16,9 @@ from ..runs import job_secrets
 from .documents import MadError, shown
 from .models import MadModel
 
-#: File of credentials, of which a model with `cred` gets its part, in its container and to clone its code.
+#: File of credentials. A model with `cred` gets one of them, in its container and to clone its code.
 CREDENTIALS_FILE = "credential.json"
+#: Time limit of one git command.
 SECONDS = 900
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=30"
 _ADDRESS = re.compile(r"(?:https?|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
@@ -73,8 +74,8 @@ def is_address(text: str) -> bool:
 def clone(
     url: str, target: Path, revision: str = "", *, what: str, login: Login | None = None, transports: str = TRANSPORTS
 ) -> str:
-    """Clone one revision into `target`, with submodules, without history and `.git`. `what`: subject of messages.
-    Returns the commit. Raises MadError."""
+    """Clone one revision (empty: HEAD) into `target`, with submodules, without history and `.git`. `what`: subject of
+    messages; `transports`: allowed protocols. Returns the commit. Raises MadError."""
     if shutil.which("git") is None:
         raise MadError(f"{what}: the controller has no git, which clones {one_line(url)}: install it")
     if revision.startswith("-"):
@@ -95,7 +96,7 @@ def clone(
 
 
 def _git(
-    folder: Path, subject: str, *arguments: str, url: str = "", login: Login | None = None, transports: str = TRANSPORTS
+    folder: Path, what: str, *arguments: str, url: str = "", login: Login | None = None, transports: str = TRANSPORTS
 ) -> str:
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
     environment["GIT_ALLOW_PROTOCOL"] = transports
@@ -114,14 +115,11 @@ def _git(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise MadError(
-            f"{subject}: git {arguments[0]} took more than {SECONDS} s: check the network and the host"
-        ) from None
+        problem = f"took more than {SECONDS} s: check the network and the host"
+        raise MadError(f"{what}: git {arguments[0]} {problem}") from None
     if process.returncode:
         printed = process.stderr.replace(login.password, "***") if login and login.password else process.stderr
-        raise MadError(
-            f"{subject}: git {arguments[0]} failed: {one_line(printed[-400:])}: {_git_remedy(printed, login)}"
-        )
+        raise MadError(f"{what}: git {arguments[0]} failed: {one_line(printed[-400:])}: {_git_remedy(printed, login)}")
     return process.stdout
 
 
@@ -136,8 +134,8 @@ def _git_remedy(error_text: str, login: Login | None) -> str:
 
 
 def credentials_for(model: MadModel, document: Mapping[str, Any]) -> dict[str, str]:
-    """The model's credentials by variable, NAME_KEY; `document`: credential.json. Raises MadError for a credential
-    that is missing or cannot be used."""
+    """{variable NAME_KEY: value} of a model's credential; empty if it names none. `document`: credential.json. Raises
+    MadError for a credential that is missing or cannot be used."""
     if not model.cred:
         return {}
     entry = document.get(model.cred)

@@ -13,9 +13,9 @@ from .models import checked_args
 SETTING = "gpuval_mad_context"
 MAX_TEXT = 1 << 20
 MPIRUN = "mpirun"
-#: Launcher of batch files, which start their processes by srun.
+#: Name of the launcher for batch files of Slurm, which start their processes by srun.
 SLURM = "slurm_multi"
-#: Value of MAD_MULTI_NODE_RUNNER on one node, by launcher. With other launchers, scripts start processes themselves.
+#: {launcher: MAD_MULTI_NODE_RUNNER on one node}; empty if scripts start their processes themselves.
 RUNNERS = {
     **dict.fromkeys(
         ("torchrun", "torchtitan", "megatron", "megatron-lm"), "torchrun --standalone --nproc_per_node=$NPROC_PER_NODE"
@@ -24,8 +24,8 @@ RUNNERS = {
     MPIRUN: "mpirun --allow-run-as-root --bind-to none -np $NPROC_PER_NODE",
     **dict.fromkeys(("primus", "sglang", "sglang-disagg", "vllm", SLURM, "none"), ""),
 }
-#: Value of MAD_MULTI_NODE_RUNNER by launcher if several nodes run the model together. The script runs on each node,
-#: with mpirun on the first node only.
+#: {launcher: MAD_MULTI_NODE_RUNNER} if several nodes run the model together. The script runs on each node, with mpirun
+#: on the first node only.
 GANG_RUNNERS = {
     launcher: "$GPUVAL_LAUNCHER"
     if launcher == MPIRUN
@@ -56,14 +56,14 @@ class Distributed:
 
     @property
     def runner(self) -> str:
-        """The command before the number of processes; empty for a script that starts them itself."""
+        """The command that starts the model's processes; empty for a script that starts them itself."""
         return (GANG_RUNNERS if self.is_gang else RUNNERS)[self.launcher]
 
 
 @dataclass(frozen=True)
 class MadContext:
-    """The parsed additional context. `facts` select Dockerfiles; scripts are shell text that runs before and after the
-    model's script. `secrets`: names of variables whose values are elsewhere."""
+    """The parsed additional context. `facts` select Dockerfiles; `pre_scripts` and `post_scripts` run before and after
+    the model's script. `secrets`: names of variables whose values come from gpuval_secrets."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
@@ -144,7 +144,8 @@ def _document(source: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def distributed(settings: Mapping[str, Any] | None, where: str) -> Distributed | None:
-    """The launcher's settings of a model or context; None without. Raises MadError for an unknown launcher."""
+    """The field `distributed` of a model or context, parsed; None without one. `where`: subject of messages. Raises
+    MadError for an unknown launcher."""
     if not settings or settings.get("enabled") is False:
         return None
     check("mad_context", {"distributed": settings}, subject=where)
@@ -170,8 +171,8 @@ def _gpus(text: str) -> tuple[int, ...]:
 
 
 def variables(document: Mapping[str, Any], key: str, where: str = SETTING) -> dict[str, str]:
-    """Variables of the container or the build (`key`), which plans and images show; a container's secrets are empty.
-    Raises MadError for a secret that has a value."""
+    """Environment variables or build arguments in the field `key` of `document`, as texts. Plans and images show them:
+    raises MadError for a secret that has a value."""
     texts = {name: str(value) for name, value in document.get(key, {}).items()}
     for name, value in texts.items():
         if _SECRET.search(name) and (value or key == "docker_build_arg"):
@@ -184,6 +185,6 @@ def variables(document: Mapping[str, Any], key: str, where: str = SETTING) -> di
 
 
 def _size(text: str) -> int:
-    """Bytes of a size such as `16g`."""
+    """The number of bytes in a size such as `16g`."""
     unit = text[-1].lower() if text[-1].isalpha() else ""
     return int(text[: len(text) - len(unit)]) * _SIZE[unit]

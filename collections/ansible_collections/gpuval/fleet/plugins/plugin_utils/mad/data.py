@@ -1,4 +1,4 @@
-"""data.json: where a model's data comes from. Providers are tried in one order, whatever the file's."""
+"""data.json: where a model's data comes from. Providers are tried in a fixed order, not in that of the file."""
 
 import posixpath
 import re
@@ -12,7 +12,7 @@ from .documents import MadError, check, shown, within
 
 DATA_FILE = "data.json"
 CUSTOM, LOCAL, DATASET, MOUNTED = "custom", "local", "dataset", "docker_mounts"
-#: By S3 provider, the name of its account in credential.json and the keys that the account must have.
+#: {S3 provider: (name of its account in credential.json, keys that the account must have)}
 S3 = {
     "minio": ("MAD_MINIO", ("USERNAME", "PASSWORD", "MINIO_ENDPOINT")),
     "aws": ("MAD_AWS_S3", ("USERNAME", "PASSWORD")),
@@ -28,7 +28,8 @@ FORBIDDEN = (
 
 @dataclass(frozen=True)
 class Provider:
-    """A source of a data set: its kind, its path, and whether the folder is mounted or fetched."""
+    """A source of a data set. `kind`: one of PROVIDERS, or DATASET or MOUNTED; `home`: start of the folder's path in
+    the container; `args`: of the custom script; `readwrite`: whether a mounted folder is writable."""
 
     kind: str
     path: str

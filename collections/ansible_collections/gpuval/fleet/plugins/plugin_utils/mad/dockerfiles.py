@@ -1,4 +1,4 @@
-"""Which Dockerfiles of a model fit a node: those whose first lines, `# CONTEXT {...}`, contradict nothing."""
+"""Selects the Dockerfiles of a model that fit a node: those whose line `# CONTEXT {...}` contradicts no fact of it."""
 
 import fnmatch
 import re
@@ -31,7 +31,7 @@ class Dockerfile:
     context: Mapping[str, Any] = field(default_factory=dict)
 
     def base(self, arguments: Mapping[str, str]) -> str:
-        """The base image of the Dockerfile's last build stage. Raises MadError if build arguments leave it open."""
+        """The base image of the last build stage, with build ``arguments``. Raises MadError if they leave it open."""
         values: dict[str, str] = {}
         stages: dict[str, str] = {}
         base = ""
@@ -55,7 +55,7 @@ class Dockerfile:
         return base
 
     def contradictions(self, facts: Mapping[str, Any]) -> list[str]:
-        """Differences between the Dockerfile's context and a node's `facts`, as text; a key only in one is none."""
+        """Differences of the Dockerfile's context from a node's `facts`, as text; keys of only one do not count."""
         return [
             f"{key} is {facts[key]}, not {value}"
             for key, value in self.context.items()

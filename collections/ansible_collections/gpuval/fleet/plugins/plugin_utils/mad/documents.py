@@ -1,4 +1,4 @@
-"""Files of a model repository. They are other people's: bounded, within the repository, and never executed."""
+"""Reads files of a model repository. They are untrusted: limited in size, inside the repository, never executed."""
 
 import ast
 import json
@@ -13,7 +13,7 @@ from ..core.escape import one_line
 
 MAX_BYTES = 8 << 20
 MAX_SHOWN = 80
-#: Maximum number of problems reported of one document, and of the models that the user chose.
+#: Maximum number of problems reported for one document, and for the models that the user chose.
 MAX_PROBLEMS = 20
 
 
@@ -22,7 +22,8 @@ class MadError(GpuvalError, ValueError):
 
 
 def within(path: str, subject: str, folder: str = "") -> str:
-    """A path relative to `folder`, as its shortest form from the root. Raises MadError if it leaves the repository."""
+    """The normal form of a path relative to `folder` (with a final /), from the root of the repository. Raises MadError
+    if it leaves the repository. `subject`: of messages."""
     normal = posixpath.normpath(folder + path)
     if path.startswith("/") or normal == ".." or normal.startswith("../"):
         raise MadError(f"{subject}: {shown(path)} is outside the repository: name a path below its root")
@@ -47,7 +48,7 @@ def located(root: Path, name: str) -> Path:
 
 
 def read_bytes(root: Path, name: str, limit: int = MAX_BYTES) -> bytes:
-    """A file of the repository. Raises MadError if it is missing, not regular, unreadable or too long."""
+    """A file's content. Raises MadError if it is missing, not regular, unreadable or longer than `limit` bytes."""
     path = located(root, name)
     if not path.is_file():
         raise MadError(f"{name}: {'not a regular file' if path.exists() else 'no such file'} in {root}")
@@ -67,7 +68,7 @@ def read_json(root: Path, name: str) -> Any:
 
 
 def parse_json(data: bytes | str, *, subject: str) -> Any:
-    """The JSON document in `data`; errors as of `read_json`. `subject`: the file's name in messages."""
+    """The JSON document in `data`. `subject`: the file's name in messages. Raises MadError like `read_json`."""
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
         return json.loads(text, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant)
@@ -112,11 +113,11 @@ def check(schema: str, document: Any, *, subject: str) -> None:
 
 
 def problems_of(schema: str, document: Any, *, subject: str) -> list[str]:
-    """Messages on where the document breaks the schema, each with the field."""
+    """Messages about fields in which a document breaks the schema; empty if none."""
     return [one_line(str(problem), 600) for problem in schemas.problems(schema, document, what=subject)][:MAX_PROBLEMS]
 
 
 def unknown_keys(schema: str, document: Mapping[str, Any]) -> list[str]:
-    """Keys that the schema does not declare, in the document's order."""
+    """Keys of a document that the schema does not declare, in the document's order."""
     declared = schemas.schema(schema)["properties"]
     return [key for key in document if key not in declared]

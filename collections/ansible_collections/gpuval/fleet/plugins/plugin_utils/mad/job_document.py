@@ -1,4 +1,4 @@
-"""The job of a planned model (gpuval.job/1): its steps, and what they find in their environment."""
+"""Makes the job document (gpuval.job/1) of a planned model, with its steps and their environment."""
 
 import json
 import posixpath
@@ -28,8 +28,8 @@ UNLIMITED_SECONDS = 86_400.0
 def job_of(
     plan: Planned, owner: Planned, context: MadContext, options: MadOptions, commit: str, files: str
 ) -> dict[str, Any]:
-    """The job document (gpuval.job/1) of a planned model. `owner`: the planned model whose image it shares; `files`:
-    folder of the model's files on the nodes, empty if the job brings them."""
+    """The job document (gpuval.job/1) of a planned model. `owner`: the planned model whose image it shares; `commit`:
+    of its cloned code; `files`: folder of the model's files on the nodes, empty if the job brings them."""
     model = plan.model
     csv = model.multiple_results
     seconds = timeout_seconds(model, options.timeout, context.timeout_multiplier)
@@ -79,7 +79,7 @@ def _steps(plan: Planned, context: MadContext, options: MadOptions, files: str) 
 
 
 def _together(plan: Planned, context: MadContext) -> dict[str, Any]:
-    """The additional keys of a multi-node job; empty for a model that each node runs by itself."""
+    """The keys that only the job of a multi-node model has; empty for a model that each node runs by itself."""
     if not (plan.distributed and plan.is_gang):
         return {}
     nodes = plan.distributed.nodes
@@ -106,7 +106,7 @@ def _environment(plan: Planned, context: MadContext) -> dict[str, str]:
 
 
 def _shell(plan: Planned, context: MadContext, options: MadOptions, files: str) -> str:
-    """Shell variables that run_model.sh reads. Arguments are shell text, as model's author and user wrote it."""
+    """Assignments of the shell variables that run_model.sh reads. A model's arguments are shell text, not quoted."""
     interpreter, script, folder = plan.script
     model = plan.model
     args = model.args if context.model_args is None else context.model_args
@@ -153,9 +153,8 @@ def _fetch(placed: PlacedDataset) -> str:
 
 
 def _facts(plan: Planned, image: str, options: MadOptions, commit: str, container: Mapping[str, Any]) -> dict[str, str]:
-    """Columns of perf.csv about the model that no record contains."""
+    """{column of perf.csv: text} about a model, for columns that no record contains. `container`: that of the job."""
     model = plan.model
-    # Options that the additional context and the data add to the container engine's command.
     words = [f"--volume={volume}" for volume in container.get("volumes", ())]
     words += [f"--shm-size={container['shm_bytes']}"] if "shm_bytes" in container else []
     words += container.get("arguments", ())

@@ -1,5 +1,5 @@
-"""From selected models to jobs and images: a job file and a build context for each model and each Dockerfile, with the
-models' files, within limits and without secrets."""
+"""Writes jobs and build contexts of images for selected models, one for each Dockerfile, with the models' files, within
+limits and without secrets."""
 
 import base64
 import gzip
@@ -25,7 +25,7 @@ from .models import MadModel
 from .planning import MadOptions, Planned, plan
 from .repository import Repository
 
-#: Seconds that building and transferring a model's image add to the run's deadline.
+#: Seconds that build and transfer of a model's image add to the run's deadline.
 IMAGE_SECONDS = 1_800.0
 MAX_DEADLINE_SECONDS = 6 * 86_400.0
 #: Folder in build context and image that has, for each stage, the folders `model` and `repository`.
@@ -49,8 +49,8 @@ def remove_leftovers(state_dir: Path, before: float) -> int:
 
 @dataclass(frozen=True)
 class Made:
-    """What `write` made: job files, entries of gpuval_images by name, the deadline for all jobs, why models are left
-    out, and options of batch files without effect."""
+    """What `write` made. `jobs`: paths of job files; `images`: {name: entry of gpuval_images}; `deadline_seconds`: for
+    all jobs; `left_out`: why models are left out; `remarks`: options of batch files without effect."""
 
     jobs: tuple[str, ...]
     images: Mapping[str, Mapping[str, Any]]
@@ -171,7 +171,7 @@ def _write_files(root: Path, planned: Planned, context: MadContext, options: Mad
 
 
 def packed(folder: Path, where: str) -> str:
-    """A model's files (tar, gzip) as text. `where`: subject of messages. Raises MadError if too large for a plan."""
+    """A folder as text: tar, gzip, base64. `where`: subject of messages. Raises MadError if too large for a plan."""
     stream = io.BytesIO()
     with gzip.GzipFile(fileobj=stream, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
         tar.add(folder, ".", filter=_anonymous)

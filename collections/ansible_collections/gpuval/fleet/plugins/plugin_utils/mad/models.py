@@ -1,4 +1,4 @@
-"""One model of a repository: its fields with types and defaults."""
+"""Reads one model of a repository: its fields with types and defaults."""
 
 import functools
 import re
@@ -58,8 +58,8 @@ class MadModel:
 
 
 def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
-    """The model of an entry of a models.json; `number`: position of the entry, from 1. With a `scope` the entry is from
-    scripts/SCOPE/models.json, and name and paths are relative to that folder."""
+    """The model in one entry of the models.json `file`. `number`: position of the entry, from 1. With a `scope` the
+    file is scripts/SCOPE/models.json, and name and paths of the model are relative to that folder."""
     # null means not specified
     entries: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
     fields: dict[str, Any] = {key: value for key, value in entries.items() if value is not None}
@@ -108,7 +108,7 @@ def checked_args(text: str, subject: str) -> str:
 
 
 def timeout_seconds(model: MadModel, limit_set: int = UNSET, multiplier: float = 1.0) -> float:
-    """Time limit of a model in seconds: `limit_set` by the user, else the model's, else 7200; 0: none, -1: not set."""
+    """A model's time limit in seconds, 0 for none: `limit_set` by the user (-1: not set), else its own, else 7200."""
     chosen = next((limit for limit in (limit_set, model.timeout) if limit != UNSET), DEFAULT_TIMEOUT_SECONDS)
     return chosen * multiplier
 

@@ -1,4 +1,4 @@
-"""perf.csv of models: a row for each figure and each failure, in exactly the columns that MAD's tools read."""
+"""perf.csv of MAD models: a row for each figure and each failure, in exactly the columns that MAD's tools read."""
 
 import collections
 import contextlib
@@ -16,7 +16,7 @@ from ..core.text import some_of
 from ..records.environment import texts
 from .documents import MadError, shown
 
-#: Variable in a stage's environment: columns of perf.csv about its model, as a JSON object.
+#: Variable in a stage's environment with the columns of perf.csv about its model, as a JSON object.
 VARIABLE = "MAD_PERF_COLUMNS"
 COLUMNS = (
     *("model", "n_gpus", "nnodes", "gpus_per_node", "training_precision", "pipeline", "args", "tags", "docker_file"),
@@ -25,7 +25,7 @@ COLUMNS = (
     *("dataname", "data_provider_type", "data_size", "data_download_duration", "build_number"),
     "additional_docker_run_options",
 )
-#: Key beside a model's columns: its data sets.
+#: Key with the names of a model's data sets, beside its columns of perf.csv.
 DATASETS = "datasets"
 #: Line that run_model.sh prints about data that the model's script downloaded.
 _FETCHED = re.compile(r"^gpuval data: (?P<seconds>\d+) s, (?P<bytes>\d+) bytes$", re.MULTILINE | re.ASCII)
@@ -47,7 +47,8 @@ Row = dict[str, str]
 def models(
     plans: Iterable[Mapping[str, Any]], built: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, dict[str, str]]:
-    """By stage, the columns known of its model before it runs, and its data sets. `built`: the catalogue of images."""
+    """{stage: columns of perf.csv about its model that are known before it runs, with DATASETS}, from the nodes' plans.
+    `built`: {image reference: entry of the catalogue}."""
     by_stage = {}
     for plan in plans:
         for stage in plan["stages"]:
@@ -74,8 +75,8 @@ def rows(
     run_id: str,
     metrics: Sequence[Mapping[str, Any]] = (),
 ) -> list[Row]:
-    """The rows of one model on one node. `columns`: from `models`; `stage`, `metrics`: from the report; `log`: of the
-    stage; `facts`: environment in the node's record of facts."""
+    """The rows of perf.csv for one model on one node. `columns`: from `models`; `stage`, `metrics`: from the report;
+    `log`: text of the stage's log; `facts`: environment in the node's record of stage facts."""
     accelerator = facts.get("accelerator")
     count = accelerator.get("count") if isinstance(accelerator, Mapping) else None
     gpus_set, nodes = int(columns["n_gpus"]), int(columns.get("nnodes", 1))
@@ -98,15 +99,15 @@ def rows(
 
 
 def _results(
-    model: str, stage: Mapping[str, Any], log: str, metrics: Sequence[Mapping[str, Any]]
+    model_name: str, stage: Mapping[str, Any], log_text: str, metrics: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, str]]:
     if stage["state"] != "success":
         return [{"status": FAILURE}]
     if stage["message"].startswith("skipped:"):
         return [{"status": SKIPPED}]
-    if BEGIN in log:
-        return _of_csv(model, _csv_in(log))
-    match = next(iter(collections.deque(_PERFORMANCE.finditer(log), maxlen=1)), None)
+    if BEGIN in log_text:
+        return _of_csv(model_name, _csv_in(log_text))
+    match = next(iter(collections.deque(_PERFORMANCE.finditer(log_text), maxlen=1)), None)
     if match is None:  # the line is in the part that the log leaves out
         for metric in metrics:
             if metric["name"].startswith(stage["name"]) and metric["value"] is not None:
@@ -117,7 +118,7 @@ def _results(
 
 
 def _of_csv(model: str, text: str) -> list[dict[str, str]]:
-    """A result for each row of a model's CSV, named MODEL_row; a row without a number is a failure."""
+    """A result for each row of a model's own CSV, named MODEL_row; a row without a number is a failure."""
     results = []
     with contextlib.suppress(csv.Error):  # rows before the malformed one count
         for raw in itertools.islice(csv.DictReader(io.StringIO(text), skipinitialspace=True), MAX_ROWS):
@@ -183,9 +184,9 @@ def read(text: str, *, subject: str) -> list[Row]:
 
 
 def compared(earlier: Sequence[Row], new: Iterable[Row]) -> list[Row]:
-    """The new rows, each with its change, (new - old) / old, against the last success of the same model and metric,
-    preferably with the same arguments, then on the same machine. Of several in a run, as for each batch size, the first
-    is compared with the first."""
+    """The new rows of perf.csv, each with its change, (new - old) / old, since the last success of the same model and
+    metric, preferably with the same arguments, then on the same machine. If a run has several such rows, as for batch
+    sizes, the first is compared with the first."""
     last: dict[tuple[object, ...], float] = {}
     for row, keys in _keyed(earlier):
         value = _number(row["performance"])
@@ -200,7 +201,7 @@ def compared(earlier: Sequence[Row], new: Iterable[Row]) -> list[Row]:
 
 
 def _keyed(rows: Iterable[Row]) -> Iterator[tuple[Row, list[tuple[object, ...]]]]:
-    """Each row with the keys by which it is compared, the most specific first."""
+    """Each row of perf.csv with the keys by which `compared` finds earlier ones, the most specific first."""
     counts: collections.Counter[tuple[str, ...]] = collections.Counter()
     for row in rows:
         figure, work, machine = (row["model"], row["metric"]), (row["args"], row["docker_file"]), row["machine_name"]

@@ -1,4 +1,4 @@
-"""Which stages, images, data and secrets a model needs on the nodes of a run: one plan for each of its Dockerfiles."""
+"""Plans the stages, images, data and secrets of a model for the nodes of a run, once for each of its Dockerfiles."""
 
 import argparse
 import hashlib
@@ -21,6 +21,7 @@ from .documents import MadError, located, read_bytes
 from .models import UNSET, MadModel
 from .repository import Repository
 
+#: How pods get images that the controller builds, for messages.
 BY_REGISTRY = "set gpuval_mad_registry to one that the controller pushes to and the nodes pull from"
 _NO_IMAGE_NAME = re.compile(r"[^a-z0-9._-]+")
 #: Consecutive separators, of which image references allow only one between letters and digits.
@@ -42,7 +43,8 @@ for _names in _OF_STEPS:
 
 @dataclass(frozen=True)
 class BatchFile:
-    """Options in a batch file. `nodes`: 0 if not specified. `variables`: for srun. `unused`: options about the job."""
+    """#SBATCH options in a batch file. `nodes`: number, 0 if not given; `variables`: {environment variable that srun
+    reads: value}; `unused`: names of options about the job, which have no effect."""
 
     nodes: int
     variables: Mapping[str, str]
@@ -77,8 +79,8 @@ class MadOptions:
 
 @dataclass(frozen=True)
 class Planned:
-    """A model with one of its Dockerfiles; without a Dockerfile, on the context's base image or in the image `given`.
-    A `batch` file has no image."""
+    """A model with one of its Dockerfiles. Without a Dockerfile it runs on the context's base image or in the existing
+    image `given`; as a `batch` file it has no image. `script`: (interpreter, name, folder)."""
 
     model: MadModel
     dockerfile: Dockerfile | None
@@ -107,14 +109,14 @@ class Planned:
 
     @property
     def made_of(self) -> tuple[str, str]:
-        """Key of the model's image: models with the same Dockerfile and context share the first one's image."""
+        """Key of a model's image: models with the same Dockerfile and build context share an image."""
         if self.given or self.batch:
             return self.given, self.stage
         return self.dockerfile.path if self.dockerfile else "", self.model.dockercontext
 
 
 def plan(repository: Repository, model: MadModel, context: MadContext, options: MadOptions) -> list[Planned]:
-    """Plan a model once for each of its Dockerfiles that fits the nodes. Raises MadError for what the model lacks."""
+    """Plan a model once for each of its Dockerfiles that fits the nodes. Raises MadError for what it lacks."""
     of_model = checkout.credentials_for(model, options.credentials)
     variables = contexts.variables({"env_vars": model.env_vars}, "env_vars", model.where)
     root = repository.root

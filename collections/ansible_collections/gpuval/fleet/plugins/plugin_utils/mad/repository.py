@@ -1,5 +1,5 @@
-"""A model repository in a folder: its models and data sets, and which of them run, by tags, names, `all`, `scope/tag`,
-and arguments behind colons. Nothing of it is executed."""
+"""Reads a model repository (models, data sets) and selects models by tags, names, `all` or `scope/tag`, with arguments
+after colons. Nothing in the repository is executed."""
 
 import difflib
 import posixpath
@@ -22,8 +22,8 @@ _OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class Repository:
-    """A model repository. `refused`: by folder below scripts/ ("" for the root), why its models are unknown. `data`:
-    data sets by name, None without a data.json. `remarks`: hints for the user."""
+    """A model repository. `refused`: {folder below scripts/ ("" for the root): why its models are unknown}. `data`:
+    {name: data set}, None without a data.json. `remarks`: hints for the user."""
 
     root: Path
     models: tuple[MadModel, ...]
@@ -77,7 +77,7 @@ def _models(root: Path, scope: str, files: list[str], most: int) -> list[MadMode
 
 
 def _remarks(models: list[MadModel], refused: Mapping[str, str]) -> list[str]:
-    """Hints for the user: folders whose models are unknown, and models' unknown fields, by field."""
+    """Hints for the user: folders whose models cannot be read, and unknown fields of models."""
     remarks = list(refused.values())
     by_field = values_by_key(((model.file, key), model.name) for model in models for key in model.extra)
     for (file, key), names in by_field.items():
@@ -159,7 +159,5 @@ def _unknown(tag: ModelTag, repository: Repository) -> str:
     near = difflib.get_close_matches(tag.whole, sorted(words), n=3, cutoff=0.5)
     near += [name for name in sorted(words) if tag.word in name.split("/") and name not in near][: 3 - len(near)]
     remark = f"; nearest: {', '.join(near)}" if near else f"; the repository has {len(words)} names and tags"
-    refused = (
-        f"; not searched: {', '.join(f'scripts/{name}' for name in repository.refused)}" if repository.refused else ""
-    )
-    return f"tag {shown(tag.text)} selects no model{remark}{refused}"
+    refused = ", ".join(f"scripts/{name}" for name in repository.refused)
+    return f"tag {shown(tag.text)} selects no model{remark}" + (f"; not searched: {refused}" if refused else "")

@@ -1,5 +1,5 @@
-"""The report in the forms that people and other programs read, all written from ``report.json``'s content alone.
-``report.html`` also shows the curves that lie beside it, where they do."""
+"""Writes a run's report in forms such as HTML, Markdown, JUnit and CSV, each from the content of report.json alone.
+report.html also shows curves from the nodes' series files, if the results folder has them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -26,8 +26,8 @@ __all__ = ["acceptance", "final_block", "write_file", "write_forms"]
 def write_forms(
     report: Mapping[str, Any], directory: Path, csv: Path | None = None, images: models.Catalogue | None = None
 ) -> dict[str, Path]:
-    """Write all other forms of report.json into ``directory``; returns the paths by file name. ``csv``, ``images``: see
-    ``models.forms``. Each file is replaced at once, so that no reader sees half of one."""
+    """Write all forms of a report but report.json into ``directory``, each by one rename. Returns {file name: path}.
+    ``csv``: perf.csv of all runs, None for the usual place; ``images``: {image reference: entry of the catalogue}."""
     directory.mkdir(parents=True, exist_ok=True)
     failed = (node["name"] for node in report["nodes"] if node["verdict"] != "PASS")
     with results.reading(report, directory) as read:
@@ -40,7 +40,7 @@ def write_forms(
             "perf.csv": lambda: perf_csv(report),
             "failed_nodes.txt": lambda: (f"{name}\n" for name in failed),  # for --limit @failed_nodes.txt
             **models.forms(report, directory, csv, images),
-            "report.html": lambda: page_of(report, directory, read),  # last: its curves are read meanwhile
+            "report.html": lambda: page_of(report, directory, read),  # last: other processes read its curves meanwhile
         }
         for name, text in forms.items():  # one at a time: for a thousand nodes all forms take hundreds of megabytes
             write_file(directory / name, text())

@@ -1,4 +1,4 @@
-"""cluster_test_report.json: the run in brief, as acceptance tests in one container have it (gpuval.cluster_test/1)."""
+"""cluster_test_report.json (gpuval.cluster_test/1): a run in brief, in the layout of one-container acceptance tests."""
 
 import json
 import statistics
@@ -15,10 +15,11 @@ _dump = json.JSONEncoder(allow_nan=False).encode
 
 
 def cluster_test_json(report: Mapping[str, Any]) -> Iterator[str]:
-    """The file's text in pieces, with a line for each node in `validation` and in `performance`."""
+    """The text of cluster_test_report.json in pieces: `validation` and `performance` have one line for each node."""
     run, nodes = report["run"], report["nodes"]
     ended_at = datetime.fromisoformat(run["finished_at"] or run["judged_at"]).astimezone(UTC)
-    yield f'{{"test_timestamp": "{ended_at:%Y-%m-%d %H:%M:%S}",\n"world_size": {sum(map(_world_size, nodes))},\n'
+    processes = (_figure(node, "training", "training_processes_count") or _gpu_count(node) for node in nodes)
+    yield f'{{"test_timestamp": "{ended_at:%Y-%m-%d %H:%M:%S}",\n"world_size": {sum(map(int, processes))},\n'
     yield from _lines("validation", ((node["name"], _validation(node)) for node in nodes))
     yield from _lines("performance", ((node["name"], _performance(node)) for node in nodes))
     acceptance = {"status": report["verdict"], "summary": report["summary"]}
@@ -30,11 +31,6 @@ def _lines(key: str, entries: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterat
     for number, (node, entry) in enumerate(entries):
         yield f"{',' if number else ''}\n{_dump(node)}: {_dump(entry)}"
     yield "},\n"
-
-
-def _world_size(node: Mapping[str, Any]) -> int:
-    """Processes of the node's training; if it did not train, the GPUs that its facts list."""
-    return int(_figure(node, "training", "training_processes_count") or _gpu_count(node))
 
 
 def _gpu_count(node: Mapping[str, Any]) -> int:
@@ -60,7 +56,7 @@ def _performance(node: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _figure(node: Mapping[str, Any], stage: str, name: str) -> float | None:
-    """The metric's value, of several parts (GPUs, processes) the median; None without one."""
+    """The value of metric ``name`` in a node's stage, the median over several GPUs or processes; None without one."""
     metrics = node["metrics"].get(stage, ())
     values = [metric["value"] for metric in metrics if metric["name"] == name and metric["value"] is not None]
     return statistics.median(values) if values else None

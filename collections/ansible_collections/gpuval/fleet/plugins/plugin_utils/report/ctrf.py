@@ -1,5 +1,5 @@
-"""ctrf-report.json: the Common Test Report Format (https://ctrf.io) of CI systems, a test for each check. Missing
-evidence is ``other``: neither passed nor failed. ``rawStatus`` is the check's own verdict."""
+"""ctrf-report.json: a run in the Common Test Report Format (https://ctrf.io) for CI systems, with a test per check.
+A check without evidence has the status ``other``, neither passed nor failed. ``rawStatus`` is gpuval's verdict."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ _dump = json.JSONEncoder(allow_nan=False).encode
 
 
 def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
-    """The file's text in pieces, one line for each test: a thousand nodes have 200,000."""
+    """The text of ctrf-report.json in pieces, one line for each test: a thousand nodes have 200,000 tests."""
     run, suites = report["run"], list(suites_of(report))
     counted = Counter(_STATUS[check["verdict"]] for suite in suites for check in suite["checks"])
     times = (run["created_at"], run["finished_at"] or run["judged_at"])
@@ -73,7 +73,7 @@ def _tests(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _details(node: Mapping[str, Any], check: Mapping[str, Any]) -> dict[str, Any]:
-    """The message fields of a check that did not pass."""
+    """The fields of a CTRF test that explain why a check did not pass: message, trace, labels and measured value."""
     part = part_of(node, check)
     lines = [check["reason"] + (f" ({part})" if part else "")]
     lines += [f"{word}: {check[word]}" for word in ("expected", "source", "remedy") if check[word]]

@@ -1,4 +1,4 @@
-"""Where two reports on a run differ: the kept one, and one that was judged again. By file, node and check."""
+"""Finds where the kept report on a run differs from a report judged again: by file, node and check."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from ..core.escape import one_line
 from ..records import report_file
 
-#: Verdicts that implicate no node: a check that is new or gone with one of them is no change.
+#: Verdicts that implicate no node. A check with one of them that only one report has is no changed verdict.
 _HARMLESS = ("pass", "skipped")
 _REPORT = "report.json"
 _HEAD = ("verdict", "counts", "run", "summary", "racks", "fleet")
@@ -17,7 +17,8 @@ _HEAD = ("verdict", "counts", "run", "summary", "racks", "fleet")
 
 @dataclass(frozen=True)
 class ReportDifference:
-    """How the kept report differs from the new one: ``file`` of the run, ``node`` and ``check`` if any, both texts."""
+    """One difference between the kept report on a run and the new one. ``file``: path below the run's folder; ``node``,
+    ``check``: empty for the whole run or node; ``kept``, ``judged``: the text in each report."""
 
     file: str
     node: str
@@ -31,7 +32,7 @@ class ReportDifference:
 
 
 def differences(kept: Path, judged: Path, *, only_verdicts: bool = False) -> Iterator[ReportDifference]:
-    """Compare two files that differ, as `compared` does."""
+    """Yield the differences of two report.json files, as `compared` does; a damaged file is one difference."""
     try:
         yield from compared(_whole(kept), _whole(judged), only_verdicts=only_verdicts)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
@@ -40,16 +41,17 @@ def differences(kept: Path, judged: Path, *, only_verdicts: bool = False) -> Ite
 
 
 def changed_verdicts(path: Path, report: Mapping[str, Any]) -> list[str]:
-    """The verdicts in a new report that differ from those in the file of the run's last one; none for a damaged one."""
+    """A line for each verdict that differs between ``report`` and the run's previous report.json at ``path``; none if
+    that file is damaged."""
     try:
-        found = list(compared(_whole(path), iter([report, *report["nodes"]]), only_verdicts=True))
+        changes = compared(_whole(path), iter([report, *report["nodes"]]), only_verdicts=True)
+        return [change.text() for change in changes]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []
-    return [difference.text() for difference in found]
 
 
 def _whole(path: Path) -> Iterator[dict[str, Any]]:
-    """The report's head without nodes, then each node with every check and metric."""
+    """Read a report.json: yield all but its nodes as the head, then each node with every check and metric."""
     parts = report_file.walk(path)
     head = next(parts)
     yield head
@@ -59,7 +61,8 @@ def _whole(path: Path) -> Iterator[dict[str, Any]]:
 def compared(
     kept: Iterator[Mapping[str, Any]], judged: Iterator[Mapping[str, Any]], *, only_verdicts: bool = False
 ) -> Iterator[ReportDifference]:
-    """Compare two reports' heads, then their nodes, in order: all differences, at least one, or those of verdicts."""
+    """Compare two reports, each given as its head, then its nodes in order. Yields at least one difference; with
+    ``only_verdicts`` nothing but changed verdicts, perhaps none."""
     heads, is_found = (next(kept), next(judged)), False
     for key in _HEAD[:1] if only_verdicts else _HEAD:
         if heads[0].get(key) != heads[1].get(key):
@@ -78,7 +81,7 @@ def compared(
 
 
 def _of_node(kept: Mapping[str, Any], judged: Mapping[str, Any], *, only_verdicts: bool) -> Iterator[ReportDifference]:
-    """The checks of a node that differ, required ones first; other fields only if no check does."""
+    """Yield the checks of one node that differ between two reports, required ones first; if none, other fields."""
     name, is_found = str(judged["name"]), False
     if only_verdicts and kept["verdict"] != judged["verdict"]:
         now = f"{judged['verdict']} ({judged['class']})" if judged["class"] else str(judged["verdict"])
@@ -107,7 +110,7 @@ def _is_same_verdict(before: Mapping[str, Any] | None, after: Mapping[str, Any] 
 
 
 def _first_texts(kept: Any, judged: Any) -> tuple[str, str]:
-    """Short texts on two values from the first place in which they differ."""
+    """Two JSON values as short texts, reduced to the first key or list item in which they differ."""
     if isinstance(kept, dict) and isinstance(judged, dict):
         key = next(key for key in dict.fromkeys([*kept, *judged]) if kept.get(key, ...) != judged.get(key, ...))
         return _first_texts(kept.get(key, "nothing"), judged.get(key, "nothing"))

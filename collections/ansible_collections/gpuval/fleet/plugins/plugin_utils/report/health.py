@@ -1,4 +1,4 @@
-"""The last verdict on each node over many runs, in one file (``gpuval.health/1``) for gates, marks and Prometheus."""
+"""The health file (``gpuval.health/1``): the last verdict on each node over all runs, for job gates and Prometheus."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,14 +16,13 @@ from .prometheus import health_text
 SCHEMA = "gpuval.health/1"
 TURN_SECONDS = 30.0
 #: The message for a node whose FAIL was removed by a run of some stages.
-REPAIRED = "passed what it had failed, in a run of some stages: validate all"
-
+REPAIRED = "the failed checks passed in a run of some stages: validate all stages"
 _hidden = SecretRedactor()
 
 
 def update(path: Path, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Update the file, and ``<file>.prom``, with the verdicts of a run that has ended. Returns all entries. Raises
-    RunError for a damaged or locked file, and OSError."""
+    """Update the health file ``path`` and ``<path>.prom`` with an ended run's report. Returns {node name: entry}.
+    Raises RunError for a damaged or locked file, and OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     late = RunError(f"another command has locked {path} for {TURN_SECONDS:.0f} s: end it, then `make report`")
     with files.locked(path.with_name(f".{path.name}.lock"), TURN_SECONDS, late):
@@ -38,7 +37,7 @@ def update(path: Path, report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read the file's entries, by node. Raises RunError for a damaged file, and OSError."""
+    """Read a health file: {node name: entry}, empty without one. Raises RunError for a damaged file, and OSError."""
     if not path.exists():
         return {}
     try:
@@ -51,7 +50,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def merged(earlier: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries updated with the run, by the rule for marks on nodes: a FAIL stays until what had failed passes."""
+    """The health entries by node, updated with a run's report. A FAIL stays until the checks that failed pass."""
     run = report["run"]
     entries = dict(earlier)
     for node in report["nodes"]:

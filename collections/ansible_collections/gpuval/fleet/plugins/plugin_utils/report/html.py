@@ -1,7 +1,6 @@
 """report.html: one file that opens anywhere, offline. Verdict, nodes that are not accepted, checks, figures and
-versions are in the HTML itself; a script draws from embedded JSON what needs drawing. Nothing in it is trusted: jinja2
-escapes every text, JSON cannot end its script element, and the page's own policy lets the browser run and load nothing
-but what is known here by its SHA-256."""
+versions are in the HTML itself; a script draws charts from embedded JSON. No text is trusted: jinja2 escapes all, and
+JSON cannot end its script element. The content security policy allows only gpuval's scripts and styles, by SHA-256."""
 
 import base64
 import functools
@@ -33,7 +32,6 @@ from .summary import MAX_LINE, bad_nodes, decisive, node_lines, places, rack_lin
 ASSETS = Path(__file__).parent / "page" / "assets"
 SCRIPTS = ("uplot/uPlot.iife.min.js", "report.js")
 STYLES = ("uplot/uPlot.min.css", "report.css")
-
 MAX_GPUS = 16
 #: Number of cards of rejected nodes that the page shows unfolded.
 MAX_SHOWN_FAILURES = 24
@@ -47,7 +45,8 @@ _VERDICT_WORDS = {
 
 
 def html_report(report: Mapping[str, Any], directory: Path | None = None, evidence: EvidencePlace = RESULTS) -> str:
-    """The page's HTML. ``directory``: the run's results. ``evidence``: where the page's reader finds evidence files."""
+    """The text of report.html. ``directory``: the run's results folder, None for a page without curves and links;
+    ``evidence``: where readers of the page find the evidence files."""
     with results.reading(report, directory) as read:
         return page_of(report, directory, read, evidence)
 
@@ -55,7 +54,8 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
 def page_of(
     report: Mapping[str, Any], directory: Path | None, read: results.Read, evidence: EvidencePlace = RESULTS
 ) -> str:
-    """The page of a report, while other processes read its results; everything else is made before waiting for them."""
+    """The text of report.html. ``read``: evidence files, and curves that other processes still read.
+    ``directory``, ``evidence``: as of `html_report`."""
     files, drawings = read
     linked = evidence.linked(files)
     # a delivery leaves the site: no commands for the controller, nothing about other runs
@@ -65,9 +65,7 @@ def page_of(
     bad, texts = bad_nodes(report), SharedValues()
     failures = causes.failures(bad)
     begin, end = curves.seconds(report["run"]["created_at"]), curves.seconds(report["run"]["finished_at"])
-    lines_of_nodes = {
-        one_line(line, MAX_LINE) for line in (*node_lines(report), *rack_lines(report))
-    }  # shown elsewhere
+    lines_of_nodes = {one_line(line, MAX_LINE) for line in (*node_lines(report), *rack_lines(report))}
     inventory = origin.shown(run_folder.RunFolder(folder).inventory) if folder else ""
     data = {
         "nodes": _node_data(report, tabled, texts, linked),
@@ -113,7 +111,7 @@ def escaped(text: str, limit: int | None = None) -> str:
     return escape(clean_text(text) if limit is None else one_line(text, limit))
 
 
-#: Functions and limits that the template uses.
+#: Functions and limits that the template of report.html uses.
 _WORDING = {
     "MAX_SHOWN_FAILURES": MAX_SHOWN_FAILURES,
     "MAX_REMARKS_OF_A_NODE": checks.MAX_REMARKS_OF_A_NODE,
@@ -133,7 +131,7 @@ _WORDING = {
 
 @functools.cache
 def read_asset(name: str) -> str:
-    """Read a script or style that ships with the product; it is put into the page unchanged."""
+    """Read a script or style that ships with gpuval; report.html contains it unchanged."""
     text = (ASSETS / name).read_text(encoding="utf-8").strip()
     if re.search(r"</(script|style)|<!--", text, re.IGNORECASE):
         raise ValueError(f"{name} would end the element that it stands in")
@@ -141,7 +139,7 @@ def read_asset(name: str) -> str:
 
 
 def policy_of(scripts: list[str], styles: list[str]) -> str:
-    """The page's content security policy: only scripts and styles that it contains, no loading, no sending."""
+    """Content security policy of report.html: run these ``scripts``, apply these ``styles``, load and send nothing."""
 
     def hashes(texts: list[str]) -> str:
         digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
@@ -179,7 +177,8 @@ def _node_data(
 
 
 def _stage_data(stage: Mapping[str, Any], first: float, texts: SharedValues, names: frozenset[str]) -> list[Any]:
-    """[name, state, seconds from the first stage, seconds, attempt, message, files: 1 log, 2 record, 4 store only]."""
+    """A stage as the page's script reads it: [name, state, start in seconds after ``first``, duration in seconds,
+    attempt, message, sum of 1 (log exists), 2 (record exists) and 4 (confirmed by the store only)]."""
     start = curves.seconds(stage["started_at"])
     begun = round(start - first, 1) if start is not None else None
     lasted = round(stage["duration_seconds"], 2) if stage["duration_seconds"] is not None else None
@@ -190,7 +189,7 @@ def _stage_data(stage: Mapping[str, Any], first: float, texts: SharedValues, nam
 
 
 def _main_figures(table: nodes.NodeTable, comparison: compared.Comparison) -> dict[str, Any]:
-    """The main figures of each node, the fleet and an earlier run: lists with a value for each column."""
+    """The main figures of each node now, of the fleet and of an earlier run, in lists with a value for each column."""
     baseline = {row.key: row.then for row in comparison.baseline_rows}
     earlier = comparison.earlier.comparable if comparison.earlier else {}
     return {
@@ -232,15 +231,13 @@ def _stage_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for name, entries in stages.items():
         states = Counter(stage["state"] for stage, _ in entries)
-        times = sorted(
-            (stage["duration_seconds"], node) for stage, node in entries if stage["duration_seconds"] is not None
-        )
+        durations = ((stage["duration_seconds"], node) for stage, node in entries)
+        times = sorted(timed for timed in durations if timed[0] is not None) or [(None, "")]
         row = {
             "name": name,
             "states": ", ".join(f"{count} {state}" for state, count in states.most_common()),
             "flaky": sum(stage["flaky"] for stage, _ in entries),
-        }
-        (least, _), (most, slowest) = (times[0], times[-1]) if times else ((None, ""), (None, ""))
-        median = times[len(times) // 2][0] if times else None
-        rows.append({**row, "median": median, "least": least, "most": most, "slowest": slowest})
+            "median": times[len(times) // 2][0], "least": times[0][0], "most": times[-1][0], "slowest": times[-1][1],
+        }  # fmt: skip
+        rows.append(row)
     return rows

@@ -1,4 +1,4 @@
-"""The whole report on a run, from the inputs of its judgement alone."""
+"""Makes the whole report on a run, from the inputs of its judgement alone."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from .summary import summary_lines
 
 @dataclass(frozen=True)
 class JudgedReport:
-    """A report, the standings of the nodes for the next judgement, and its facts."""
+    """A judged report, the facts behind it, and ``standings``: the peer groups for the run's next judgement."""
 
     report: dict[str, Any]
     standings: list[dict[str, Any]]
@@ -26,8 +26,8 @@ class JudgedReport:
 
 
 def judge(inputs: JudgementInputs, written: Callable[[str], str] | None = None) -> JudgedReport:
-    """Judge a run. Equal inputs give equal bytes of report.json, on any machine and at any time. ``written``: how
-    remedies are written here, which the facts then keep; None for those of the facts."""
+    """Judge a run. Equal inputs give equal bytes of report.json, on any machine and at any time. ``written``: rewrites
+    a remedy with commands of this controller, which the facts then keep; None uses the remedies that they have."""
     facts, history = inputs.facts, PeerHistory.of(inputs.facts.standings)
     report = report_on(inputs, history)
     if facts.is_attended:

@@ -1,4 +1,4 @@
-"""junit.xml: a suite for each node (also if never reached), with its action, and each rack; a case for each check."""
+"""junit.xml: a test suite for each node (also if never reached) and each rack, with a test case for each check."""
 
 import functools
 from collections import Counter
@@ -13,7 +13,7 @@ _TAGS = {"fail": "failure", "missing": "error", "skipped": "skipped"}
 
 
 def junit_xml(report: Mapping[str, Any]) -> str:
-    """The XML text: a failed check is a failure, missing required evidence an error; warnings and advice are output."""
+    """The text of junit.xml. A failed check is a failure, missing required evidence an error, a warning is output."""
     root = ET.Element("testsuites", name=_text(f"gpuval {report['run']['run_id']}"))
     totals: Counter[str] = Counter()
     for suite in suites_of(report):
@@ -24,7 +24,7 @@ def junit_xml(report: Mapping[str, Any]) -> str:
 
 
 def suites_of(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The report's entries that become suites: each node, each rack, and the fleet if it has checks."""
+    """The report's entries that become test suites: each node, and each rack and the fleet if these have checks."""
     yield from report["nodes"]
     together = [(f"rack {rack['name']}", rack["checks"]) for rack in report.get("racks", ())]
     for name, checks in [*together, ("fleet", report["fleet"]["checks"])]:
@@ -52,7 +52,8 @@ def _suite(root: ET.Element, node: Mapping[str, Any], timestamp: str) -> Counter
 
 
 def _case(suite: ET.Element, node: Mapping[str, Any], check: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
-    """Add the test case of a check; return the kind that it is counted as."""
+    """Add the test case of a check to ``suite``; ``seconds``: the duration of each stage. Returns what the case counts
+    as: passed, failure, error or skipped."""
     stage = check["stage"] or "launch"
     time = seconds.get(stage, 0) if check["kind"] == "state" else 0
     case = ET.SubElement(
@@ -86,5 +87,5 @@ def _count(element: ET.Element, counted: Counter[str]) -> None:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _text(text: str) -> str:
-    """The text without characters that XML cannot hold; cached, as names repeat in every suite."""
+    """The text as one line without characters that XML forbids. The cache pays off: names repeat in every suite."""
     return xml_text(one_line(text, 1000))

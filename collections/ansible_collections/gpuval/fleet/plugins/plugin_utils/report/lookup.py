@@ -1,4 +1,4 @@
-"""One node of a report.json, as a play reads it."""
+"""Looks up one node in a report.json, for plays that read its metrics as facts."""
 
 import json
 from collections.abc import Mapping
@@ -8,9 +8,8 @@ from ..records import report_file
 
 
 def find_node(text: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(report without nodes, node) from the text of a report.json. Raises ValueError, or KeyError without the node.
-    Only the node's line is parsed, since a play may ask for a thousand hosts; a file in another layout is parsed as a
-    whole."""
+    """Find the node ``name`` in the text of a report.json: (report without its nodes, node). Only the node's line is
+    parsed where the layout allows it, since a play may ask for a thousand hosts. Raises ValueError, or KeyError."""
     lines = text.split("\n")
     start = f'{{"name":{json.dumps(name, ensure_ascii=False)},'
     matches = [line for line in lines if line.startswith(start)]

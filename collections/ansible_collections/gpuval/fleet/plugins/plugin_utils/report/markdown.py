@@ -1,4 +1,4 @@
-"""report.md: the verdict first, then the nodes that need attention, then everything that was measured."""
+"""report.md: first the verdict, then the nodes that need attention, then all measured figures."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from .page.results import RESULTS, EvidencePlace
 from .problems import action_text
 from .summary import decisive, node_metrics, places, reasons, verdict_title
 
-#: Maximum rows of the table of GPUs, enough for a hundred nodes of eight.
+#: Maximum rows of the table of GPUs, enough for a hundred nodes of eight GPUs.
 MAX_GPUS = 1024
 VERDICTS = ("pass", "fail", "warn", "missing", "skipped")
 #: Maximum bytes of a job summary: GitHub refuses more than 1 MiB.
@@ -26,7 +26,7 @@ MAX_JOB_SUMMARY = 200_000
 
 
 def markdown_report(report: Mapping[str, Any], evidence: EvidencePlace = RESULTS) -> str:
-    """The report as Markdown; all text from nodes is escaped."""
+    """The text of report.md. Text from nodes is escaped. ``evidence``: where its readers find the evidence files."""
     nodes, of_fleet = report["nodes"], report["fleet"]
     analysis = of_fleet.get("analysis")
     judged = judged_figures(report) if analysis else set()
@@ -96,7 +96,7 @@ def _stage_cell(node: Mapping[str, Any], name: str) -> str:
 
 
 def figure_lines(node: Mapping[str, Any]) -> list[str]:
-    """A line for each stage that has figures for it, with those of the table of nodes behind."""
+    """A line of text for each stage of a node: its main figures, then further figures of the table of nodes."""
     lines = []
     for stage in (stage["name"] for stage in node["stages"]):
         metrics = node_metrics(node, stage)

@@ -1,4 +1,4 @@
-"""perf.csv and perf.html of models, of the run and of all runs whose results are in one folder."""
+"""perf.csv and perf.html: the performance of MAD models, for one run and for all runs in a results folder."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ MAX_ROWS = 5000
 MAX_CELL = 300
 #: Relative change from which the page marks a figure.
 MARKED_CHANGE = 0.05
-#: Image entries by reference (gpuval.images/1).
+#: Catalogue of built images (gpuval.images/1): {image reference: entry}.
 Catalogue = Mapping[str, Mapping[str, Any]]
 #: (node, stage, folder of the run with the stage's evidence)
 ModelStage = tuple[Mapping[str, Any], Mapping[str, Any], run_folder.RunFolder]
@@ -37,8 +37,8 @@ ModelStage = tuple[Mapping[str, Any], Mapping[str, Any], run_folder.RunFolder]
 def forms(
     report: Mapping[str, Any], directory: Path, csv: Path | None = None, images: Catalogue | None = None
 ) -> dict[str, Callable[[], str]]:
-    """Functions that make the texts of perf.csv and perf.html, by file name; empty for a run without models. The files
-    of all runs, at ``csv`` or beside the run, are replaced. A model's own CSV is beside its log."""
+    """{file name: function that makes the text} for a run's perf.csv and perf.html, and for each model's own CSV beside
+    its log; empty without models. Also adds the run to the perf.csv and perf.html of all runs (``csv``)."""
     folder = run_folder.RunFolder(directory)
     document = gang_document.read(folder)
     rounds = [folder, *gang_document.round_folders(folder, document)]
@@ -49,7 +49,7 @@ def forms(
     tables: dict[str, Callable[[], str]] = {}
     for node, stage, source in _counted(report, folder, document, models):
         file = source.evidence_file(node["name"], stage["name"], "logs")
-        log, columns, name = _text(file), models[stage["name"]], node["name"]
+        log, columns, name = _read_text(file), models[stage["name"]], node["name"]
         facts, metrics = _environment(folder, name, "facts"), node["metrics"].get(stage["name"], ())
         columns = {**columns, **_loaded(node, columns)}
         new += perf.rows(columns, stage, log, facts, name, report["run"]["run_id"], metrics)
@@ -61,12 +61,12 @@ def forms(
 
 
 def _added(new: list[perf.Row], path: Path, run_id: str) -> list[perf.Row]:
-    """Insert the run's rows into the CSV of all runs at ``path``; return them with the change since earlier runs."""
+    """Insert a run's rows into the perf.csv of all runs at ``path``; return them with the change since earlier runs."""
     lock = path.with_name(LOCK)
     late = run_folder.RunError(f"another process holds {lock}: end it, and report again")
     with files.locked(lock, LOCK_SECONDS, late):
         try:
-            rows = perf.read(_text(path), subject=str(path)) if path.exists() else []
+            rows = perf.read(_read_text(path), subject=str(path)) if path.exists() else []
         except MadError:  # the run keeps its rows even if earlier ones are unreadable
             path.replace(path.with_name(path.name + UNREADABLE))
             rows = []
@@ -82,8 +82,8 @@ def _added(new: list[perf.Row], path: Path, run_id: str) -> list[perf.Row]:
 def _counted(
     report: Mapping[str, Any], folder: run_folder.RunFolder, gangs: Mapping[str, Any] | None, models: Catalogue
 ) -> Iterator[ModelStage]:
-    """The nodes and stages that get rows, with the folder of their evidence. For a model of several nodes this is the
-    first node of each gang, or one node if no gang started."""
+    """Yield node, stage and the run folder with its evidence for each model that gets rows in perf.csv. A multi-node
+    model gets them for the first node of each gang, or for one node if no gang started."""
     places = last_rounds(gangs) if gangs else {}
     of_gangs: dict[str, list[ModelStage]] = {}
     pairs = ((node, stage) for node in report["nodes"] for stage in node["stages"] if stage["name"] in models)
@@ -104,7 +104,7 @@ def _counted(
 
 
 def _loaded(node: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, str]:
-    """Size and loading time of the datasets that were loaded before the model ran, as columns."""
+    """Columns of perf.csv on the datasets that a node loaded for a model: bytes, and seconds of loading."""
     stages = {f"{datasets.STAGE}{name}" for name in columns[perf.DATASETS].split(",") if name}
     times = [stage["duration_seconds"] or 0.0 for stage in node["stages"] if stage["name"] in stages]
     metrics = [metric for name in stages for metric in node["metrics"].get(name, ())]
@@ -117,12 +117,12 @@ def _environment(folder: run_folder.RunFolder, node: str, stage: str) -> Mapping
     return reported if isinstance(reported, Mapping) else {}
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def perf_html(rows: Sequence[Mapping[str, str]]) -> str:
-    """The page with the newest rows first. Every text is cleaned and escaped."""
+    """The text of perf.html, with the newest rows of perf.csv first. Every text is cleaned and escaped."""
     newest = list(reversed(rows))[:MAX_ROWS]
     states = {state: sum(row["status"] == state for row in rows) for state in (perf.SUCCESS, perf.FAILURE)}
     return template.load("perf.html.j2", _escaped).render(

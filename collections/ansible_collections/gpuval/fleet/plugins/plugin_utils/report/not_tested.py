@@ -1,4 +1,4 @@
-"""What a run did not test, or would have missed, as text: in one line for the console, in lines for the page."""
+"""What a run did not test, or would have missed, as one line for the console and as lines for report.html."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,12 +8,12 @@ from ..core.grouping import values_by_key
 from ..core.text import some_of
 
 
-def line(gaps: Sequence[Mapping[str, Any]], nodes: int, max_reasons: int = 4) -> str:
-    """The gaps in one line: stages by reason, and the number of missing figures and parts; empty without gaps."""
+def line(gaps: Sequence[Mapping[str, Any]], node_count: int, max_reasons: int = 4) -> str:
+    """What has no evidence, in one line: stages by reason, and the number of figures and parts; empty without gaps."""
     whole_stages = (gap for gap in gaps if gap["what"] == gap["stage"])
     by_reason = values_by_key(((gap["reason"], gap["count"]), gap["stage"]) for gap in whole_stages)
     parts = [
-        f"{', '.join(stages)} ({reason}" + (f"; {count} of {nodes} nodes)" if nodes > 1 else ")")
+        f"{', '.join(stages)} ({reason}" + (f"; {count} of {node_count} nodes)" if node_count > 1 else ")")
         for (reason, count), stages in list(by_reason.items())[:max_reasons]
     ]
     figures = len({gap["what"] for gap in gaps if gap["what"] != gap["stage"]})
@@ -25,7 +25,7 @@ def line(gaps: Sequence[Mapping[str, Any]], nodes: int, max_reasons: int = 4) ->
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
-    """Lines about what has no evidence: nodes that ran nothing, stages by reason, and figures, parts and tools."""
+    """Lines on what a run has no evidence for: nodes that ran nothing, stages by reason, figures, parts and tools."""
     nodes = report["nodes"]
     never = [node["name"] for node in nodes if all(stage["started_at"] is None for stage in node["stages"])]
     texts = [f"{len(never)} of {len(nodes)} nodes ran no stage: {some_of(never, 6)}"] if never else []
@@ -40,7 +40,8 @@ def lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def losses(report: Mapping[str, Any]) -> list[str]:
-    """Lines with the smallest loss of one part and of a whole node that is named, by figure and group, and bursts."""
+    """Lines about what a run can detect: for each figure and group of nodes the smallest loss of speed of one part, and
+    of a whole node, and the duration of bursts beyond its reach."""
     lines = []
     for entry in report["fleet"].get("power", ()):
         part, node = (

@@ -1,6 +1,6 @@
-"""perf.csv: every figure of the run as a row, in the columns that MAD's tools read, and then ours. A metric of several
-parts (GPUs, links, ranks) is one row: its median, with the least and the greatest value. Counts of nothing are four
-rows in ten: with so many nodes that report.json has tables they are left out."""
+"""perf.csv: a row for each figure of a run, first in the columns that MAD's tools read, then in gpuval's own. A metric
+of several parts (GPUs, links, ranks) is one row with its median, minimum and maximum. Large fleets leave out counts
+that are 0, which would be 40 % of the rows."""
 
 import csv
 import functools
@@ -17,7 +17,7 @@ COLUMNS = ("model", "performance", "metric", "node", "stage", "scope", "unit", "
 
 
 def perf_csv(report: Mapping[str, Any]) -> str:
-    """The CSV text. A failed stage has a row with its state, a failed launch one with its class, as metric."""
+    """The text of perf.csv. A failed stage has a row with its state as metric, a failed launch one with its class."""
     stream = io.StringIO()
     stream.write(",".join(COLUMNS) + "\n")
     zeros = len(report["nodes"]) <= MAX_WHOLE_NODES
@@ -52,12 +52,12 @@ def _rows(node: Mapping[str, Any], *, zeros: bool) -> Iterator[str]:
 
 
 def _figure(metric: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The key of a row: metric, kind of part, unit."""
+    """What the metrics of one row have in common: name, kind of part (node, gpu, ...), unit."""
     return metric["name"], metric["scope"].partition(":")[0], metric["unit"]
 
 
 def _number(value: float | None) -> str:
-    """The number as text; floats get seven digits, more than any measurement has."""
+    """A number as text, empty for None. Floats get seven digits, more than any measurement has."""
     if value is None:
         return ""
     return f"{value:.7g}" if isinstance(value, float) else repr(value)

@@ -1,4 +1,4 @@
-"""The nodes that are not accepted, equal ones together: reasons and remedies are shown once, with their nodes. Pure."""
+"""Groups nodes that are not accepted by reason and remedy, so that each is shown once. Pure functions."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,8 @@ class SharedProblem:
     nodes: list[str] = field(default_factory=list)
 
     def named(self, text: str, run_id: str) -> str:
-        """A text of the problem with its nodes filled in: ``--limit`` names them all, or the file that lists them."""
+        """A text of the problem with node names in place of ``{node}``. For several nodes ``--limit`` names them all,
+        or the file that lists them."""
         if len(self.nodes) == 1:
             return text.replace(_NODE, self.nodes[0])
         few = len(self.nodes) <= MAX_NAMES
@@ -38,7 +39,7 @@ class SharedProblem:
 
 
 def folder_of(run_id: str) -> str:
-    """A placeholder-based path of a run's folder, for texts that do not know it; `final_block` fills it in."""
+    """A placeholder for the path of a run's results folder, for texts made without it; `final_block` replaces it."""
     return f"results/INVENTORY/{run_id}"
 
 
@@ -89,19 +90,20 @@ def actions_line(nodes: Iterable[Mapping[str, Any]]) -> str:
 
 
 def without(name: str, text: str) -> str:
-    """The text with ``{node}`` in place of the node's name."""
+    """The text with ``{node}`` in place of the node ``name``."""
     return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", _NODE, text) if name in text else text
 
 
 def part_of(node: Mapping[str, Any], check: Mapping[str, Any]) -> str:
-    """The part that a check is about, or its cause and where it shows, as text; empty for the whole node."""
+    """The part of a node that a check is about, as text; empty for the whole node. If the check names another part as
+    its cause: that part, and where the fault shows."""
     cause = check.get("cause")
     part = part_text(node, check["part"])
     return "; ".join(filter(None, [part_text(node, cause), f"seen in {part}" if part else ""])) if cause else part
 
 
 def part_text(node: Mapping[str, Any], part: str) -> str:
-    """A part with its serial, PCI address and slot as text; empty for the whole node."""
+    """A part of a node, such as ``gpu:3``, with serial, PCI address and slot as text; empty for the whole node."""
     gpu = gpu_of(node["identity"], part)
     serial, slot = (f"{key} {gpu[key]}" if key in gpu else "" for key in ("serial", "slot"))
     return "" if part == "node" else ", ".join(filter(None, (part, serial, gpu.get("pci"), slot)))

@@ -14,10 +14,9 @@ from ..judge.checks_without_criteria import renumbered
 
 #: (metric, labels, value)
 Sample = tuple[str, Mapping[str, str], float]
-
 RUN_VERDICTS = ("PASS", "PARTIAL", "FAIL", "INCOMPLETE")
 NODE_VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
-#: Every exported metric with its help text, without the figures of stages.
+#: {exported metric: help text}, without the figures of stages.
 METRICS = {
     "gpuval_run_info": "The run of this file.",
     "gpuval_run_verdict": "1 for the verdict on the run.",
@@ -36,7 +35,7 @@ METRICS = {
 
 
 def help_texts() -> dict[str, str]:
-    """By exported metric its help text."""
+    """{exported metric: help text} of all metrics, figures of stages included."""
     gauges = (figure.gauge for figure in figures_of(traits_of_stages()) if figure.gauge)
     return METRICS | {gauge["name"]: gauge["help"] for gauge in gauges}
 
@@ -93,15 +92,16 @@ def _node_samples(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
         yield from _figures(node, figure.gauge["name"], figure.stage, figure.metric, figure.gauge["unit"])
 
 
-def _check_samples(exported: str, name: Mapping[str, str], checks: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
+def _check_samples(gauge: str, subject: Mapping[str, str], checks: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
     for check in checks:
         if check["verdict"] == "warn" or (check["verdict"] in ("fail", "missing") and check["severity"] == "required"):
             labels = {"stage": check["stage"] or "launch", "check": check["name"], "status": check["verdict"]}
-            yield exported, {**name, **labels}, 1
+            yield gauge, {**subject, **labels}, 1
 
 
 def _figures(node: Mapping[str, Any], exported: str, stage: str, name: str, unit: str) -> Iterator[Sample]:
-    """Samples of one figure of a node or its GPUs in the base unit; values in other units are skipped."""
+    """Samples of the metric ``name`` of a node or its GPUs as gauge ``exported``, converted to ``unit``; values that
+    cannot be converted are skipped."""
     gpus = [] if stage in renumbered(node["checks"]) else node["identity"].get("gpus", [])
     serials = {f"gpu:{gpu['index']}": gpu.get("serial", "") for gpu in gpus}
     for metric in node["metrics"].get(stage, ()):
@@ -128,8 +128,8 @@ def _text(samples: Iterable[Sample]) -> str:
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _seconds(time: str) -> float:
-    return datetime.fromisoformat(time).timestamp()
+def _seconds(rfc3339: str) -> float:
+    return datetime.fromisoformat(rfc3339).timestamp()
 
 
 def _escaped(text: str) -> str:

@@ -37,7 +37,7 @@ ACCEPTED = ("PASS", "PARTIAL")
 
 
 def summary_lines(report: Mapping[str, Any]) -> list[str]:
-    """The lines after the verdict, as plain text."""
+    """The lines of FINAL ACCEPTANCE below the verdict, as plain text."""
     counts, nodes = report["counts"], report["nodes"]
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
     lines = [*_untested_gpus(report), f"Nodes: {counts['expected']} expected, {verdicts}"]
@@ -71,7 +71,7 @@ def verdict_title(report: Mapping[str, Any]) -> str:
 
 
 def _untested_gpus(report: Mapping[str, Any]) -> list[str]:
-    """A line if no GPU is accepted: no node has one, or no stage tests one. Only the owner knows what was ordered."""
+    """Lines that say why an accepted run tested no GPU: no node has one, or no stage tests one."""
     nodes, lines = report["nodes"], []
     if report["verdict"] not in ACCEPTED:
         return []
@@ -117,7 +117,7 @@ def bad_nodes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The required checks that decided against the node. If a stage's end is missing, its criteria are left out."""
+    """The required checks that kept a node or rack from PASS. If a stage's end is missing, only that counts."""
     checks = node["checks"]
     open_stages = {check["stage"] for check in checks if check["kind"] == "state" and check["verdict"] != "pass"}
     required = [check for check in checks if check["severity"] == "required"]
@@ -130,8 +130,8 @@ def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]:
-    """The decisive checks, each with its parts and its remedy as text; parts with the same reason, and equal remedies,
-    are shown once. Checks with the same cause follow each other."""
+    """(check, its parts as text, remedy) for each decisive check of a node. Parts with the same reason are one entry, a
+    remedy is named once. Checks with the same cause follow each other."""
     checks_of_parts = values_by_key((check.get("cause") or check["part"], check) for check in decisive(node))
     ordered = itertools.chain(*checks_of_parts.values())
     alike = values_by_key(((check["name"], check["reason"]), check) for check in ordered)
@@ -145,14 +145,14 @@ def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]
 
 
 def places(pair: Mapping[str, Any]) -> str:
-    """The sample of a correlation as text: 23 nodes, or 184 gpus of 23 nodes."""
+    """What a correlation was computed over, as text: 23 nodes, or 184 gpus of 23 nodes."""
     parts = "" if pair["over"] == "node" else f"{pair['count']} {pair['over']}s of "
     return f"{parts}{pair['nodes']} nodes"
 
 
 def node_metrics(node: Mapping[str, Any], stage: str) -> dict[str, Mapping[str, Any]]:
-    """The node-wide metrics of a stage by name, without values that are no number."""
-    metrics = reversed(node["metrics"].get(stage, ()))  # of two with one name the first counts
+    """{name: metric} of a stage's node-wide metrics, without those whose value is missing."""
+    metrics = reversed(node["metrics"].get(stage, ()))  # the first of two metrics with one name counts
     return {metric["name"]: metric for metric in metrics if metric["scope"] == "node" and metric["value"] is not None}
 
 
@@ -235,7 +235,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
 
 
 def _effort(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line with the GPU-hours of the nodes' stages, and the share of time in which telemetry saw the GPUs busy."""
+    """A line with the GPU-hours that the stages of all nodes took, and the share of time in which GPUs were busy."""
     spent = busy = 0.0
     shares: dict[str, list[float]] = {}
     for node in nodes:
@@ -258,8 +258,8 @@ def _effort(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """A line on nodes with other GPUs than most, if the inventory does not declare them: each kind is judged by itself,
-    and a lone node is compared with no other. Empty if all are alike."""
+    """A line on nodes whose GPUs differ from those of most nodes and are not declared; empty if all are alike.
+    Each kind is judged by itself, so a lone node is compared with no other."""
     kinds: dict[str, list[str]] = {}
     for node in nodes:
         models = Counter(gpu.get("model", "unknown model") for gpu in node["identity"].get("gpus", ()))
@@ -275,7 +275,7 @@ def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _unknown_models(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """A line on nodes whose GPU model is not in the catalogue and passed with the general criteria; empty without."""
+    """A line on nodes whose GPU model the catalogue lacks, so that only general criteria apply; empty without such."""
     named = values_by_key(
         (str(check["value"]), node["name"])
         for node in nodes

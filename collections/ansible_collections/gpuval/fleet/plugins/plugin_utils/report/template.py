@@ -1,4 +1,4 @@
-"""The Jinja2 templates of the report. No text reaches an output but through the escaping of its form."""
+"""The Jinja2 templates of report forms. Every text passes the escaping of its form (HTML or Markdown)."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent
 
 @functools.cache
 def load(name: str, escaped: Callable[..., str]) -> jinja2.Template:
-    """Load a template from this folder. Every text in it passes ``escaped``; the filter ``upto`` limits its length."""
+    """Load the template file ``name``. Texts pass ``escaped``; the filter ``upto`` also limits their length."""
 
     def safe(text: str, *limit: int) -> Markup:
         return Markup(escaped(text, *limit))  # noqa: S704 - the form's own escaping, not HTML's, for Markdown

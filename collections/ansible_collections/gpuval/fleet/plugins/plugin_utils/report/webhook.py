@@ -1,4 +1,4 @@
-"""The end of a run as a CloudEvent 1.0 (structured mode), signed by Standard Webhooks, sent in a few timed attempts."""
+"""Reports the end of a run to a webhook: a CloudEvent 1.0, signed by Standard Webhooks, sent with a few retries."""
 
 import base64
 import hashlib
@@ -32,7 +32,6 @@ MAX_NODES = 50
 MAX_PARTS = 16
 #: Minimum characters of a key in plain text. `openssl rand -hex 32` prints 64.
 SHORTEST_KEY = 16
-
 _hidden = SecretRedactor()
 ATTEMPT_SECONDS = 10.0
 #: Pauses before the second and each further attempt.
@@ -49,7 +48,7 @@ class Delivery(NamedTuple):
 
 
 def event_of(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The event on a judged run. Equal content has the same id, so that a receiver keeps only one."""
+    """The CloudEvent on a judged run. Equal content has the same id, so that a receiver can drop duplicates."""
     run, bad = report["run"], bad_nodes(report)
     data = {
         "schema": SCHEMA,
@@ -97,7 +96,7 @@ def check_key(key: str) -> None:
 
 
 def headers_of(event_id: str, body: bytes, key: str, timestamp: int) -> dict[str, str]:
-    """The headers of one attempt; ``timestamp``: seconds since 1970."""
+    """The HTTP headers of one attempt to send an event, with its signature; ``timestamp``: seconds since 1970."""
     signed = hmac.digest(key.encode(), f"{event_id}.{timestamp}.".encode() + body, "sha256")
     return {
         "Content-Type": CONTENT_TYPE, "User-Agent": "gpuval", "webhook-id": event_id,
@@ -121,7 +120,7 @@ def check_url(url: str) -> None:
 
 
 def deliver(url: str, key: str, event: Mapping[str, Any]) -> Delivery:
-    """Send the event, with further attempts where these may help. Raises SettingError for unusable settings."""
+    """Send an event to a webhook, with retries after transient errors. Raises SettingError for unusable settings."""
     check_url(url)
     check_key(key)
     body = json.dumps(event, allow_nan=False).encode()
@@ -143,7 +142,7 @@ def deliver(url: str, key: str, event: Mapping[str, Any]) -> Delivery:
 
 
 def _ask(request: urllib.request.Request) -> tuple[str, bool]:
-    """Send one request. Returns what went wrong (empty if nothing did), and whether another attempt is useless."""
+    """Send one request. Returns the problem as text (empty on success), and whether a retry would be useless."""
     try:
         with urllib.request.build_opener(NoRedirects).open(request, timeout=ATTEMPT_SECONDS):
             return "", True

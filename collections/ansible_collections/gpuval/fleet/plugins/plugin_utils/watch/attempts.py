@@ -1,5 +1,5 @@
-"""Decides which nodes get a further attempt: resumed runners, evicted pods, stages that may be retried, and nodes that
-differ from their peers."""
+"""Decides which nodes get a further attempt: after a runner exited, a pod was evicted or a stage failed in a way that
+may be retried, and nodes whose figures differ from their peers."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from .decisions import NodeView, to_restart
 from .placement import Placement, PlannedAttempt
 from .watched_run import WatchedRun
 
-#: Stages that take longer get no second measurement: it is for minutes, not for the hours of a burn-in.
+#: Nodes whose stages take longer in total get no second measurement: that of a burn-in would take hours.
 MAX_AGAIN_SECONDS = 1800
 #: Maximum time from a launch to the start of its first stage.
 START_SECONDS = 120
@@ -35,22 +35,23 @@ class Attempts:
         retries: int,
         wait_for_node: float = 0.0,
     ) -> None:
-        """`retries`: how often a stage is repeated. Raises SettingError."""
+        """`retries`: how often a stage is repeated. `wait_for_node`: maximum seconds that a second measurement waits
+        for a scheduler, 0 for QUEUE_SECONDS. Raises SettingError."""
         self._watched, self._placement, self._retries = watched, placement, retries
         self._queue_seconds = wait_for_node or QUEUE_SECONDS
         held = applied_criteria.judged_by(watched.folder, [], "")[1]
         self._context = JudgeContext(checks, baseline.read(Path(held), watched.folder.path.name) if held else None)
-        #: Time of the evidence on which each node was last judged; judging all nodes at every poll takes seconds.
+        #: {node: time of the evidence that it was last judged on}: to judge all nodes at every poll would take seconds.
         self._judged: dict[str, float] = {}
         #: Whether this controller has compared the nodes with each other.
         self._compared = False
 
     def due(self, views: Sequence[NodeView]) -> dict[str, PlannedAttempt]:
-        """The further attempts to launch, by node; `views` are the nodes that can be launched now."""
+        """{node name: further attempt to launch}. `views`: the nodes that can be launched now."""
         say, orders = self._watched.say, {}
         for name in to_restart(views):
             view = self._watched.views[name]
-            say(f"{name}: its runner exited; the plan resumes where it stopped")
+            say(f"{name}: the runner exited; the plan resumes where it stopped")
             view.restarts += 1
             self._watched.memory.restarts[name] = view.restarts
             orders[name] = PlannedAttempt(view.launch.get("attempt", 1), view.launch.get("stages", []))
@@ -68,7 +69,7 @@ class Attempts:
         return orders
 
     def _stages_to_retry(self, view: NodeView) -> list[str]:
-        """The stages to repeat because of the node's own checks, once its plan is complete."""
+        """Names of the stages that a node repeats because of its own checks; empty until its plan is complete."""
         if view.launch.get("attempt", 1) > 1 or not view.launched or not view.complete:
             return []
         if self._judged.get(view.name) == view.changed_at:
@@ -79,9 +80,10 @@ class Attempts:
         return stages_to_retry(view.plan["stages"], view.records, failed, 1 + self._retries)
 
     def second_measurements(self, now: float, at_once: int = 0) -> dict[str, PlannedAttempt]:
-        """The second measurements, once all nodes are done: of doubtful nodes, and of two good peers of each kind; none
-        of a node that has a further attempt, or whose first one took longer than MAX_AGAIN_SECONDS, or if too little
-        time is left. ``at_once``: how many nodes may work at once, 0 is no limit."""
+        """{node name: attempt that repeats doubtful measurements}, once all nodes are done: for nodes that differ from
+        their peers, and two good peers of each kind. Left out are nodes with a further attempt, stages that take longer
+        than MAX_AGAIN_SECONDS, and what does not fit into the time left. ``now``: seconds of the monotonic clock;
+        ``at_once``: how many nodes may work at once, 0 is no limit."""
         watched, context = self._watched, self._context
         if self._compared or not self._retries:
             return {}
@@ -119,21 +121,20 @@ def stages_to_retry(
     failed_checks: Iterable[Check],
     max_attempts: int = 2,
 ) -> list[str]:
-    """Names of the stages to retry, in the order of the plan. A stage is retried when its plan lists its state under
-    ``retry``, or when it succeeded, its plan lists ``slow`` and a failed check of the stage allows another measurement.
-    It is not retried when a failed check allows none (wrong results), nor beyond ``max_attempts``, nor without its
-    image, unless the stage that brings the image is retried. A stage skipped only because of stages that are retried is
-    retried with them.
+    """Names of a node's stages to retry, in the order of its plan. A stage is retried when its plan lists its state
+    under ``retry``, or when it succeeded, its plan lists ``slow`` and a failed check of the stage allows another
+    measurement. It is not retried when a failed check allows none (wrong results), nor beyond ``max_attempts``, nor
+    without its image, unless the stage that brings the image is retried. A stage skipped only because of stages that
+    are retried is retried with them.
 
-    plan_stages: ``stages`` of a plan; of an unknown plan they have names only. records: by stage. failed_checks:
+    plan_stages: ``stages`` of a plan; of an unknown plan they have names only. records: {stage: record}. failed_checks:
     required criteria that the node failed.
     """
     failed = list(failed_checks)
     final = {check.stage for check in failed if not check.retry}
     slow = {check.stage for check in failed if check.retry} - final
     chosen: list[str] = []
-    stopped_for_good = False
-    stopped_by_chosen = False
+    stopped_for_good = stopped_by_chosen = False
     for stage in plan_stages:
         name, record = stage["name"], records.get(stage["name"])
         if record is None:

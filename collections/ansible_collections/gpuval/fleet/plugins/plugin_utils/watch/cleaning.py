@@ -1,4 +1,4 @@
-"""The result of a clean, from each node's answer: the last lines on the console and whether all is removed. Pure."""
+"""Summarizes `make clean` from each node's answer: lines for the console, and which nodes are not clean. No I/O."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,10 +17,10 @@ NOT_REACHED = "not reached"
 NOT_IN_INVENTORY = "not in the inventory"
 LEFT_OUT = "left out by --limit"
 NOTHING = "not reached, and nothing is there"
-#: States that need the operator. A node left out by --limit is named, but no fault.
+#: States that the operator must act on. A node left out by --limit is named, but is no fault.
 OPEN = (LEFT, NOT_REACHED, NOT_IN_INVENTORY)
 
-#: Lists in a node's answer, and the word for one entry and for several.
+#: {list in a node's answer to a clean: (word for one entry, for several)}
 COUNTED = {
     "removed": ("path", "paths"),
     "killed": ("process or container", "processes and containers"),
@@ -42,7 +42,7 @@ class CleanSummary:
 
 
 def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The outcome on a node, from its answer to the step clean_node."""
+    """What a clean reached on a node (state, message, remedy, what was removed), from the answer of step clean_node."""
     lists = {name: list(answer[name]) for name in (*COUNTED, KEPT) if isinstance(answer.get(name), list)}
     if not answer.get("failed"):
         return {"state": CLEAN, "message": "", **lists}
@@ -56,7 +56,8 @@ def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unreached(message: str, name: str = "", remedy: str = "") -> dict[str, Any]:
-    """The outcome for an unreachable node; `name`: the failure class from a probe, which has its own remedy."""
+    """The outcome of a clean for an unreachable node. `name`: failure class that a probe found, if any; `remedy`: the
+    probe's own, in place of that of the class."""
     contact = launch_errors.contact(message)
     failure = launch_errors.NAMED.get(name or contact["class"])
     steps = remedy or (failure.steps if failure else "")
@@ -65,7 +66,8 @@ def unreached(message: str, name: str = "", remedy: str = "") -> dict[str, Any]:
 
 
 def may_hold(launch: Mapping[str, Any], cleaned_at: str | None) -> bool:
-    """Whether a run may have left something on a node, from its last launch there and the time of its last clean."""
+    """Whether a run may have left files or processes on a node. `launch`: the run's last launch there; `cleaned_at`:
+    time of the last clean (RFC 3339)."""
     if not launch or (cleaned_at is not None and str(launch.get("at", "")) <= cleaned_at):
         return False
     if launch.get("directory") or launch.get("attempt", 1) > 1:
@@ -76,8 +78,8 @@ def may_hold(launch: Mapping[str, Any], cleaned_at: str | None) -> bool:
 
 
 def spare(outcomes: Mapping[str, dict[str, Any]], holders: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The outcomes, in which an unreachable node, or one that cannot run the clean, is open only if a run may have left
-    something there (`holders`)."""
+    """The outcomes of a clean by node, but no fault for nodes that were not reached, or cannot run the clean, unless a
+    run may have left something there (`holders`)."""
     holding = set(holders)
     return {
         name: {"state": NOTHING, "message": "no run has left anything on it"}
@@ -111,8 +113,8 @@ def summarize(
     trial: bool = False,
     goes_on: Mapping[str, tuple[Sequence[str], str]] = MappingProxyType({}),
 ) -> CleanSummary:
-    """Summarize a clean of these runs (none: of all runs on the nodes); `trial`: nothing was removed. `goes_on`: other
-    runs at work on these nodes: for each its nodes, and the command that ends it."""
+    """Summarize a clean of these runs, or of all runs on the nodes if none is named. `outcomes`: by node; `trial`:
+    check mode, nothing was removed; `goes_on`: {other run at work there: (its nodes, command that ends it)}."""
     names = sorted(outcomes, key=natural_order)
     counts = Counter(outcomes[name]["state"] for name in names)
     still = [name for name in names if outcomes[name]["state"] in OPEN]

@@ -1,4 +1,4 @@
-"""What is missing of a node's evidence after the store was read. Pure."""
+"""Finds what the store lacks of a node's evidence (records, ends of logs, curves). Pure functions."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from ..records.documents import FINAL_STATES
 from ..records.launch_errors import is_not_measured_again
 
-#: The runner's last line in a stage's log; the group `curves` matches if there is a series.
+#: The runner's last line in a stage's log; the group `curves` matches if the stage also has a series file.
 LAST_LINE = r"{stage} attempt {attempt} ended: {state} after [^\n,]*(?P<curves>, with \d+ curves?)?\s*$"
 TAIL_CHARACTERS = 4000
 
@@ -20,7 +20,8 @@ def lacks(
     launch: Mapping[str, Any],
 ) -> bool:
     """Whether a launched node may hold evidence that the results lack: the last record of a stage, the end of a log, or
-    the curves that the log's last line announces. ``expected``: the node's entry in the run."""
+    the curves that the log's last line announces. ``expected``: the node's entry in run.json; ``log_of``,
+    ``series_of``: read the file of a stage, None without one."""
     return any(
         is_awaited(stage, records.get(stage), launch) or _stage_lacks(stage, records[stage], log_of, series_of)
         for stage in expected["stages"]
@@ -28,7 +29,7 @@ def lacks(
 
 
 def is_awaited(stage: str, record: Mapping[str, Any] | None, launch: Mapping[str, Any]) -> bool:
-    """Whether the stage's last record is still to come: no attempt has ended, or another was launched since."""
+    """Whether a stage's last record is still to come: no attempt has ended, or another one was launched since."""
     if record is None or record["state"] not in FINAL_STATES:
         return True
     if is_not_measured_again(launch):

@@ -1,4 +1,4 @@
-"""What the watch decides about nodes: whose turn it is, which are done, lost or due for a fetch. Pure functions."""
+"""Decides which nodes of a run to launch, retry, fetch from or give up, and which are done. Pure functions."""
 
 import math
 from collections import Counter
@@ -14,49 +14,43 @@ from ..records.launch_errors import is_not_measured_again
 
 #: How often a runner that exited is restarted at most.
 MAX_RESTARTS = 2
-
 #: Back-off of an unreachable node in seconds: the first wait, doubled up to the longest.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 15.0, 300.0
-#: Maximum cost of one fetch for the controller: with many nodes to fetch from, the interval grows.
+#: Maximum processor time of one fetch on the controller: with many nodes to fetch from, the interval grows.
 FETCH_SECONDS = 0.25
-
-#: Seconds of silence after which a node is lost if all others only wait for it: a GPU server needs up to ten minutes
-#: to reboot.
+#: Seconds without contact after which a node is lost if only it is missing: a GPU server reboots in up to 600 s.
 ALONE_SECONDS = 600.0
-
 #: The stage that brings images, whose transfers `gpuval_max_transfers` limits.
 TRANSFER_STAGE = "image"
-
-#: A node on which another run is at work is tried again at least this often, in seconds.
+#: Maximum seconds between two launches on a node that another run still uses.
 QUEUE_SECONDS = 30.0
-
 #: A launch that timed out occupies a worker for minutes, so its retries are limited.
 SLOW, SLOW_TRIES = "no_answer", 3
 
 
 @dataclass
 class NodeView:
-    """A node of the run as the watch sees it. Times are seconds of the watch's own monotonic clock."""
+    """The state of a node in a watched run. Times are seconds of the controller's monotonic clock."""
 
     name: str
     plan: Mapping[str, Any]
     launch: Mapping[str, Any]
     records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: For each stage the attempt whose last record was refused, although it came from the node: no better one follows.
+    #: {stage: attempt whose last record was invalid although it came from the node}: no better record follows.
     refused: dict[str, int] = field(default_factory=dict)
     changed_at: float = 0.0
     fetched_at: float | None = None
     restarts: int = 0
-    #: "launch" or "fetch" while one for this node runs or waits for its turn, else empty.
+    #: "launch" or "fetch" while a task of this kind runs or waits for the node, else empty.
     busy: str = ""
     #: Whether the node's launch waits for its turn.
     to_start: bool = False
     #: Whether tasks can run on the node: it is a host of this play that has not failed.
     in_play: bool = True
-    #: When the last launch ended, and the number of failures in a row.
+    #: When the last launch ended, and the number of failed launches in a row.
     tried_at: float = 0.0
     tries: int = 0
-    #: Until when the launch is retried because another run is at work on the node; None without one.
+    #: Until when the launch is retried because another run uses the node; None if none does.
     queued_until: float | None = None
     #: Number of failed fetches in a row, and time of the last successful one.
     misses: int = 0
@@ -64,7 +58,7 @@ class NodeView:
     lost: bool = False
     #: Whether the cluster still pulls the node's images; None if a stage of the plan brings them.
     pulling: bool | None = None
-    #: Whether the pod is gone before the plan of the attempt was complete.
+    #: Whether the node's pod ended before the plan of the attempt was complete.
     attempt_ended: bool = False
 
     @property
@@ -73,7 +67,7 @@ class NodeView:
 
     @property
     def attempt(self) -> int:
-        """The number of the last launch's attempt."""
+        """The number of the attempt that was launched last."""
         return int(self.launch.get("attempt", 1))
 
     def state(self, stage: str) -> str:
@@ -82,12 +76,12 @@ class NodeView:
 
     @property
     def launched(self) -> bool:
-        """Whether a runner was started; a connection lost afterwards does not undo that."""
+        """Whether the runner was started on the node, even if the connection was lost afterwards."""
         return self.launch.get("state") in LAUNCHED or any(item["started_at"] for item in self.records.values())
 
     @property
     def complete(self) -> bool:
-        """Whether every stage has a final record of the requested attempt, or a final one was refused."""
+        """Whether every stage of the node has a final record of the launched attempt, or an invalid final record."""
         attempt = self.attempt
         again = set(self.launch.get("stages") or self.stages) if attempt > 1 else set()
         return all(
@@ -98,7 +92,7 @@ class NodeView:
 
     @property
     def given_up(self) -> bool:
-        """Whether the runner exited after every restart, with an incomplete plan."""
+        """Whether the node's runner exited after every restart, with an incomplete plan."""
         is_gone = self.launch.get("runner") == "gone" and self.restarts >= MAX_RESTARTS
         return self.launched and is_gone and not self.complete
 
@@ -108,8 +102,8 @@ class NodeView:
 
     @property
     def refused_again(self) -> bool:
-        """Whether the further attempt was not started, so that the attempt before has the last records. A launch whose
-        answer did not arrive may have started it."""
+        """Whether the node's further attempt was not started, so that the previous attempt has the last records. A
+        launch without an answer may have started it."""
         attempt = self.attempt
         has_begun = any(record["attempt"] >= attempt for record in self.records.values())
         may_work = has_begun or self.launch.get("class") in (SLOW, "lost_contact")
@@ -121,12 +115,11 @@ class NodeView:
         if self.busy or self.to_start or self.queued_until is not None:
             return False
         ended = self.complete or self.given_up or self.lost or self.attempt_ended or self.refused_again
-        ended = ended or self.not_measured_again
-        return ended or not self.launched
+        return ended or self.not_measured_again or not self.launched
 
     @property
     def last_contact_at(self) -> float:
-        """Time of the last record in the store, or of the last answer over the node's connection."""
+        """When the node last wrote a record or answered over its connection, in seconds of the monotonic clock."""
         return max(self.changed_at, self.answered_at if self.answered_at is not None else self.changed_at)
 
     @property
@@ -147,7 +140,7 @@ class NodeView:
         return TRANSFER_STAGE in self.stages and self.state(TRANSFER_STAGE) not in FINAL_STATES
 
     def due_again(self, now: float) -> bool:
-        """Whether a launch that found the node unreachable or too slow is due for a retry."""
+        """Whether a launch is due for a retry: the node was unreachable, too slow, or in use by another run."""
         if self.busy or self.to_start or self.launched:
             return False
         if self.queued_until is not None:
@@ -158,14 +151,14 @@ class NodeView:
 
 
 def backoff(misses: int) -> float:
-    """Seconds to wait after this number of failures in a row."""
+    """Seconds to wait before the next try, after ``misses`` failures in a row."""
     return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** max(0, min(misses, 16) - 1))
 
 
 def to_launch(views: Sequence[NodeView], now: float, *, at_once: int = 0, transfers: int = 0) -> list[str]:
-    """Names of the nodes to launch now, by a window of nodes at work that slides over the inventory's order. `at_once`:
-    how many may work; `transfers`: how many may load images; 0 is no limit. Retries of unreachable nodes come after
-    first launches, and only while other nodes are at work."""
+    """Names of the nodes to launch now, in the order of the inventory. `at_once`: how many nodes may work at once;
+    `transfers`: how many of them may load images; 0 is no limit. Retries of unreachable nodes come after first
+    launches, and only while other nodes are at work."""
     working = sum(view.working for view in views)
     transferring = sum(view.transferring for view in views)
     waiting = [view for view in views if view.to_start and not view.busy]
@@ -184,8 +177,8 @@ def to_launch(views: Sequence[NodeView], now: float, *, at_once: int = 0, transf
 
 
 def to_relaunch(views: Mapping[str, NodeView], ordered: Iterable[str], *, at_once: int = 0) -> list[str]:
-    """Names of those nodes in `ordered` (with a further attempt) for which the window of nodes at work has room; one
-    that works already (its runner exited) stays in it."""
+    """Names of the nodes in `ordered`, which have a further attempt, that may be launched now. `at_once`: how many
+    nodes may work at once, 0 is no limit. A node whose runner exited counts as at work already."""
     working = sum(view.working for view in views.values())
     chosen = []
     for name in ordered:
@@ -201,21 +194,21 @@ def to_relaunch(views: Mapping[str, NodeView], ordered: Iterable[str], *, at_onc
 
 
 def lost_contact(view: NodeView, now: float, seconds: float) -> bool:
-    """Whether a working node has sent nothing for `seconds`, and fetches from it fail too."""
+    """Whether a working node has sent nothing for `seconds`, and fetches from it fail, too."""
     if view.done or view.busy or not view.launched or view.to_start:
         return False
     return (view.misses >= 2 or not view.in_play) and now - view.last_contact_at >= seconds
 
 
 def lost_after(views: Sequence[NodeView], seconds: float) -> float:
-    """Seconds of silence after which a node is lost: `seconds`, or less if all others are done and wait for it."""
+    """Seconds without contact after which a node is lost: `seconds`, or less if all other nodes are done."""
     at_work = [view for view in views if not view.done]
     only_waits = len(at_work) < len(views) and all(view.misses >= 2 for view in at_work)
     return min(seconds, ALONE_SECONDS) if only_waits else seconds
 
 
 def class_of_loss(contact_class: str) -> str:
-    """The failure class of a node that the watch gave up: that of the failed contact if only an operator can fix it."""
+    """The failure class of a node that the watch gave up: `contact_class` if only an operator can fix the contact."""
     return "lost_contact" if traits_of(contact_class).retried else contact_class
 
 
@@ -227,16 +220,16 @@ def last_heartbeat(view: NodeView, now: float) -> str:
 
 
 def keep_started(earlier: Mapping[str, Any], launch: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch to keep after a new one that may have failed: an earlier runner may still be at work."""
+    """The launch document to keep after a new launch: if that failed, the earlier runner may still be at work."""
     if launch["state"] in LAUNCHED or earlier.get("state") not in LAUNCHED:
         return dict(launch)
     if earlier.get("attempt", 1) == launch["attempt"]:
         return {**earlier, "message": f"started earlier; now {launch['state']}: {launch['message']}"}
-    return {**launch, "directory": earlier.get("directory")}  # the folder with the evidence of the earlier attempt
+    return {**launch, "directory": earlier.get("directory")}  # where the evidence of the earlier attempt is
 
 
 def update(view: NodeView, stage: str, record: Mapping[str, Any], now: float) -> str | None:
-    """Put a record into the view. Returns a line if the stage's state changed, None for a heartbeat."""
+    """Put a stage's record into the node's view. Returns a line of text if the state changed, None for a heartbeat."""
     before, attempt_before = view.state(stage), view.records.get(stage, {}).get("attempt")
     view.records[stage] = record
     view.refused.pop(stage, None)
@@ -254,12 +247,12 @@ def update(view: NodeView, stage: str, record: Mapping[str, Any], now: float) ->
     return line
 
 
-#: A stage that takes longer than expected is expected to take so much longer again, as a share of its time so far.
+#: A stage that takes longer than expected is estimated to need this share of its time so far in addition.
 LATE_SHARE = 0.2
 
 
 def progress(views: Sequence[NodeView], elapsed: float) -> str:
-    """The progress in one line: counts per stage and state, nodes done, elapsed and expected time."""
+    """A run's progress in one line: nodes done, counts per stage and state, ``elapsed`` and expected seconds."""
     stages: dict[str, Counter[str]] = {}
     for view in views:
         for stage in view.stages:
@@ -282,9 +275,9 @@ def progress(views: Sequence[NodeView], elapsed: float) -> str:
 
 
 def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
-    """The expected end and the GPU-hours of the nodes' open stages, as text; empty if a stage has no expected time.
-    `at_once`: how many nodes work at once, 0 for all. Nodes without a declared number of GPUs count as such; one that
-    was not launched yet is assumed to have the plan of a node with the same stages."""
+    """The expected end and the GPU-hours of a run's open stages, as text; empty if a stage has no expected time.
+    `at_once`: how many nodes work at once, 0 for all; `moment`: the time now. If a node's number of GPUs is not
+    declared, node-hours. A node that was not launched is assumed to have the plan of one with the same stages."""
     plans = {tuple(view.stages): view.plan for view in views if view.launched}
     waiting = [
         view if view.launched else replace(view, plan=plans.get(tuple(view.stages), view.plan))
@@ -305,8 +298,7 @@ def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
 
 
 def seconds_left(view: NodeView) -> float | None:
-    """Expected seconds of the node's open stages, as declared; None if a stage has none, or a cluster pulls the
-    images."""
+    """Expected seconds of a node's open stages, as declared; None if one declares none, or the cluster pulls images."""
     if view.pulling:
         return None
     total = 0.0
@@ -322,7 +314,7 @@ def seconds_left(view: NodeView) -> float | None:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as text: 1:02:03."""
+    """Seconds as text in hours, minutes and seconds: 1:02:03."""
     total = int(seconds)
     return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
 
@@ -336,9 +328,9 @@ def to_fetch(
     by_store: bool = True,
     unread: Collection[str] = (),
 ) -> list[str]:
-    """Names of the nodes whose records are due for a fetch over the management connection: every `interval` seconds
-    from nodes that cannot reach the store or are `unread` there, from nodes silent for `silence` seconds, and if no
-    records come `by_store` from all nodes. Failed fetches back off. Lost nodes are included: they may return."""
+    """Names of the nodes whose records are due for a fetch over the management connection, every `interval` seconds:
+    nodes that cannot reach the store, are `unread` there, or sent nothing for `silence` seconds; all nodes if records
+    do not come `by_store`. Failed fetches back off. Lost nodes are included: they may return."""
     without = {
         view.name
         for view in views
@@ -361,7 +353,7 @@ def to_fetch(
 
 
 def to_restart(views: Sequence[NodeView]) -> list[str]:
-    """Names of launched nodes whose runner exited before the plan was complete, so that the plan must be resumed."""
+    """Names of launched nodes whose runner exited before their plan was complete, so that it must be resumed."""
     return [
         view.name
         for view in views

@@ -1,4 +1,4 @@
-"""What the watch reads from the store, by one LIST only the records that changed, and writes there: what only the
+"""Reads the records of a watched run that changed in the store, found by one LIST, and writes there what only the
 controller knows, so that the store alone describes the run."""
 
 import os
@@ -20,12 +20,12 @@ from .decisions import update
 from .watched_run import UNKNOWN, WatchedRun
 from .window import Window
 
-#: How often the watch tests an upload as nodes do it, and the object for this test.
+#: Interval at which the watch tests an upload by signed URL, and the object that it uploads.
 UPLOADS_SECONDS = 10.0
 UPLOAD_CHECK = "report/upload-check"
-#: Maximum wait before an unreachable store is tried again, and for its answer then.
+#: Maximum seconds before an unreachable store is tried again, and seconds to wait for its answer then.
 AWAY_SECONDS, AWAY_TIMEOUT = 15.0, 5.0
-#: Start of the progress text of a gang's member that waits for others.
+#: Start of the message of a node that waits for the other nodes of a multi-node stage.
 WAITING = "waiting "
 
 
@@ -36,20 +36,20 @@ class StorePoller:
         self._away_since: float | None = None
         #: When an unreachable store is read again.
         self.due_at = float("-inf")
-        #: For each unreadable key, while others are readable, the time of the next try.
+        #: {key that cannot be read while others can: time of the next try}
         self._unread: dict[str, float] = {}
-        #: Keys of records from the store that were refused: they are fetched from their nodes instead.
+        #: Keys of invalid records in the store: these records are fetched from their nodes instead.
         self._refused: set[str] = set()
         self._uploads_checked_at, self._uploads_fail_since = float("-inf"), float("inf")
 
     def restore(self) -> None:
-        """Load the records that an earlier controller, or an earlier round, has read already."""
+        """Load the records that an earlier watch of this run has read into the results folder."""
         for digests in (self._watched.folder.state / "returned").glob("*.json"):
-            digests.unlink()  # digests of fetched records, which that controller may not have kept: fetch them again
+            digests.unlink()  # of fetched records, which that controller may not have kept: fetch them again
         for key in list(self._watched.memory.seen):
             parts = parse_key(self._watched.info["folder"], key)
             file = self._watched.folder.evidence_file(parts[2], parts[1]) if parts else None
-            if file is None or not os.path.lexists(file):  # a refused record has no file
+            if file is None or not os.path.lexists(file):  # an invalid record has no file
                 continue
             if is_whole(file, "records", self._watched.info["run_id"]):
                 self.accept(key, file.read_bytes())
@@ -58,18 +58,18 @@ class StorePoller:
 
     @property
     def by_store(self) -> bool:
-        """Whether records come by the store: it can be read, and accepts nodes' uploads."""
+        """Whether records come by the store: the controller can read it, and it accepts uploads of nodes."""
         return self._away_since is None and self._uploads_fail_since == float("inf")
 
     @property
     def unread_nodes(self) -> set[str]:
         """Names of nodes whose records do not come by the store, although it can be read."""
-        places = (parse_key(self._watched.info["folder"], key) for key in (*self._unread, *self._refused))
-        return {place[2] for place in places if place}
+        parsed = (parse_key(self._watched.info["folder"], key) for key in (*self._unread, *self._refused))
+        return {parts[2] for parts in parsed if parts}
 
     def read(self, now: float) -> list[str]:
-        """Read changed records. Returns a line for each change of state. Raises StoreError if the store does not list
-        the records, or returns none of those that it returned before."""
+        """Read the records that changed in the store. Returns a line of text for each stage whose state changed. Raises
+        StoreError if the store does not list the records, or none can be read and one fails for the first time."""
         watched, began, has_read = self._watched, time.monotonic(), False
         errors: dict[str, StoreError] = {}
         lines: list[str | None] = [*self._guard(now)]
@@ -98,7 +98,7 @@ class StorePoller:
         return [line for line in lines if line]
 
     def answered(self, now: float) -> None:
-        """Handle an answer of the store: it is reachable again, and uploads are tested when due."""
+        """Note that the store answered, report the end of an outage, and test uploads when due."""
         if self._away_since is not None:
             self._watched.say(f"the store answers again after {now - self._away_since:.0f} s")
             self._away_since, self.due_at = None, float("-inf")
@@ -108,7 +108,7 @@ class StorePoller:
             self._check_uploads(now)
 
     def _check_uploads(self, now: float) -> None:
-        """Test an upload by signed URL, as nodes do: it may fail while other requests succeed. Raises StoreError."""
+        """Test an upload by signed URL, as nodes do it: it may fail while other requests succeed. Raises StoreError."""
         watched, failing = self._watched, self._uploads_fail_since <= now
         problem = refused(upload(watched.store, f"{watched.info['folder']}/{UPLOAD_CHECK}"))
         if problem and not failing:
@@ -121,7 +121,7 @@ class StorePoller:
             self._uploads_fail_since = float("inf")
 
     def failed(self, now: float, error: StoreError) -> None:
-        """Handle a store that did not answer: report it once, and ask less often. The embedded store is restarted."""
+        """Handle a store that does not answer: report that once, ask less often, restart the embedded store."""
         if self._away_since is None:
             self._away_since = now
             reason, steps = unread.in_words(error, self._watched.folder)
@@ -136,8 +136,8 @@ class StorePoller:
             self._watched.say(str(broken))
 
     def _note_refusal(self, key: str, raw: bytes, *, is_of_store: bool) -> None:
-        """Note an invalid record: one from the store is fetched from its node later; one from the node that claims the
-        end of an attempt ends its stage."""
+        """Handle an invalid record. One from the store is fetched from its node later; one that came from the node
+        itself and claims the end of an attempt ends its stage."""
         _, stage, node = parse_key(self._watched.info["folder"], key) or ("", "", "")
         view = self._watched.views.get(node)
         if view is None or stage not in view.stages:
@@ -148,9 +148,9 @@ class StorePoller:
             view.refused[stage] = attempt
 
     def accept(self, key: str, raw: bytes, now: float | None = None, stamp: str | None = None) -> str | None:
-        """Check a record and keep it as evidence. Returns a line if a state changed or the record was refused. `now`:
-        time of arrival, None for a record read earlier; `stamp`: the store's for this version, None for a record that
-        did not come by the store."""
+        """Check a node's record and keep it as evidence. Returns a line if a state changed or the record is invalid.
+        `now`: time of arrival on the monotonic clock, None for a record read earlier; `stamp`: the store's version of
+        the record, None for one that did not come by the store."""
         watched = self._watched
         watched.memory.seen.setdefault(key, "")  # a later controller finds the record in the results
         before = len(watched.evidence.problems)
@@ -181,7 +181,7 @@ class StorePoller:
         return line or (f"{node} {stage}: {message}" if is_new else None)
 
 
-#: Minimum interval between two uploads of the watch's document, and its growth per node.
+#: Minimum interval between two uploads of the watch's state, and what each node adds to it.
 INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE = 2.0, 0.01
 
 
@@ -197,7 +197,7 @@ class WatchPublisher:
         self._plans: set[str] = set()
 
     def publish_run(self) -> None:
-        """Upload run.json and the criteria, unless the store has them. Raises StoreError, and RunError if the store has
+        """Upload run.json and the run's criteria if run.json changed. Raises StoreError, and RunError if the store has
         another run of this name."""
         if not self.run_changed:
             return
@@ -210,7 +210,7 @@ class WatchPublisher:
         self.run_changed = False
 
     def publish(self, now: float, window: Window, *, if_due: bool = False, ended: bool = False) -> None:
-        """Upload the watch's document and progress; if the store is unreachable, the next call repeats the upload."""
+        """Upload the state of all launches and the progress. If the store is unreachable, the next call repeats it."""
         watched = self._watched
         interval = max(INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE * len(watched.views))
         if if_due and now - self._published_at < interval:

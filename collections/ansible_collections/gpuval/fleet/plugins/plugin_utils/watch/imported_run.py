@@ -1,4 +1,4 @@
-"""Another controller's run, imported once from the store into the results: from then on it is like any other."""
+"""Imports a run of another controller from the store into the results folder, where all commands can read it."""
 
 import hashlib
 import shutil
@@ -16,18 +16,18 @@ from ..runs import state as run_state
 from ..store import stored_runs
 from ..store.stored_runs import MAX_DOCUMENT_BYTES
 
-#: Prefix of the reason why an imported run has no results of its gangs.
+#: Prefix of the reason why an imported run has no results of its multi-node stages.
 UNREAD = "the results of the gangs cannot be read"
 
 
 def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequence[str]) -> run_folder.RunFolder:
-    """Import a run's nodes, launches, criteria, baseline and verdict from the store (collect_run imports the rest),
-    again if it had not ended, had no verdict of its own controller or could not be read completely. Raises RunError, or
-    StoreError, and then changes nothing."""
+    """Import a run's nodes, launches, criteria, baseline and verdict from the store; the step collect_run imports its
+    evidence. Does so again if the earlier import lacked the run's end, its controller's verdict or results of gangs.
+    Raises RunError, or StoreError, and then changes nothing."""
     folder = run_folder.find_or_place(results, run["run_id"], inventory)
     if folder.run_file.exists() and not folder.is_imported:
-        raise run_folder.RunError(f"{folder.path} is a run of this controller: no other one replaces it")
-    known = run_folder.read_object(folder.import_file)  # empty if the file is damaged: it is written again
+        raise run_folder.RunError(f"{folder.path} is a run of this controller: no other run replaces it")
+    known = run_folder.read_object(folder.import_file)  # empty for a damaged file, which is written again
     if known and {**known, **_origin_of(store, run)} != known:
         raise run_folder.RunError(
             f"{folder.path} has another run of this id (bucket {known.get('bucket')}, folder {known.get('folder')}, "
@@ -80,7 +80,7 @@ def _write(
     *,
     is_whole: bool = False,
 ) -> None:
-    """Write the run's files, run.json last: an interrupted import starts again. Collected evidence stays."""
+    """Write an imported run's files, run.json last, so that an interrupted import starts again. Evidence stays."""
     run_folder.write_json(folder.import_file, {**_origin_of(store, run), "is_whole": is_whole})
     folder.collected_file.unlink(missing_ok=True)
     shutil.rmtree(folder.state / "launches", ignore_errors=True)
@@ -91,7 +91,7 @@ def _write(
 
 
 def _judged_elsewhere(run: dict[str, Any]) -> dict[str, Any]:
-    """The run in a form that no command here ends, resumes or concludes."""
+    """The run.json of an imported run, as judged and without workers, so that no command here resumes or ends it."""
     state = {**run_state.of(run), "name": run_state.JUDGED, "workers": []}
     return {**{key: value for key, value in run.items() if key != "origin"}, "state": state}
 
@@ -103,7 +103,7 @@ def _origin_of(store: Store, run: dict[str, Any]) -> dict[str, str]:
 def _read(
     store: Store, run: dict[str, Any], name: str, schema: str, max_bytes: int = MAX_DOCUMENT_BYTES
 ) -> dict[str, Any] | None:
-    """Read a document of the run from the store; None if the store has none. Raises RunError."""
+    """Read the run's document ``name`` from the store and check its ``schema``; None without one. Raises RunError."""
     key = f"{run['folder']}/{name}"
     raw = store.get_if_there(key, max_bytes=max_bytes)
     document = None if raw is None else stored_runs.read_document(raw, schema, key, max_bytes)
@@ -113,7 +113,7 @@ def _read(
 
 
 def _read_watch(store: Store, run: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """Read the launches of the run's nodes, and its problems. Raises RunError."""
+    """Read a run's launches, by node, and the problems of its evidence from the store. Raises RunError."""
     document = _read(store, run, publishing.WATCH_FILE, "watch") or {"nodes": {}, "problems": []}
     launches = {}
     for name, node in document["nodes"].items():
@@ -140,8 +140,8 @@ def _read_criteria(store: Store, run: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _read_gangs(store: Store, run: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The results of the run's gangs, and by its name each of their rounds, which are runs of their own, with its
-    launches and problems; None for a round that the store does not have. Raises RunError."""
+    """Read the results of a run's multi-node stages: (gangs.json, {round name: (run.json, launches, problems)}). Each
+    round of tests is a run of its own; None for one that the store lacks. Raises RunError."""
     key = gang_document.key_of(run)
     document = _read(store, run, f"{gang_document.FOLDER}/{gang_document.FILE}", "gangs")
     if document is None:
@@ -153,13 +153,13 @@ def _read_gangs(store: Store, run: dict[str, Any]) -> tuple[dict[str, Any], dict
     return document, {item["name"]: _read_round(store, run, item) for item in document["rounds"]}
 
 
-def _read_round(store: Store, run: dict[str, Any], item: dict[str, Any]) -> tuple[Any, ...] | None:
-    place = f"{run['folder']}/{gang_document.FOLDER}/{item['name']}"
-    round_run = stored_runs.read_run(store, place)
+def _read_round(store: Store, run: dict[str, Any], round_entry: dict[str, Any]) -> tuple[Any, ...] | None:
+    key_prefix = f"{run['folder']}/{gang_document.FOLDER}/{round_entry['name']}"
+    round_run = stored_runs.read_run(store, key_prefix)
     if round_run is None:
         return None
-    members = {node for nodes in item["gangs"].values() for node in nodes}
-    run_id = rounds.run_id_of(run["run_id"], item["name"])
+    members = {node for nodes in round_entry["gangs"].values() for node in nodes}
+    run_id = rounds.run_id_of(run["run_id"], round_entry["name"])
     if round_run["run_id"] != run_id or not round_run["nodes"].keys() <= members:
-        raise stored_runs.Damaged(f"{place}/{publishing.RUN_FILE} in the store is that of another round")
+        raise stored_runs.Damaged(f"{key_prefix}/{publishing.RUN_FILE} in the store is that of another round")
     return (round_run, *_read_watch(store, round_run))

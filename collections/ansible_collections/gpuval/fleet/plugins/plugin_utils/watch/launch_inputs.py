@@ -1,4 +1,4 @@
-"""What all launches of a run share: made once by the watch's action, inherited by its workers."""
+"""Makes what the launches of a run need: archives of programs, access to the store, results of the probe, plans."""
 
 import base64
 import getpass
@@ -29,16 +29,13 @@ from ..store.rclone import rclone_config
 
 #: The file with the probe's result, which has the reasons why nodes are not launched.
 PROBE_FILE = "probe.json"
-#: URLs stay valid this long after the run's deadline: records of cancelled stages are evidence too.
+#: Signed URLs stay valid this long after the run's deadline: records of cancelled stages are evidence too.
 SIGNED_SLACK_SECONDS = 3600
-
-#: The leader of a larger gang gets no URLs for its members' records: a Secret holds 1 MiB.
+#: Maximum number of signed URLs by which the first node of a gang reads the others' records: a Secret holds 1 MiB.
 MAX_MEMBER_URLS = 256
-
 #: The program that loads models and datasets.
 LOADING = "gpuval_workloads.loading"
-
-#: The requirement of a stage that declares none and runs in the Python of workloads: this Python.
+#: The requirement of a stage that runs in the Python of workloads: that it can import sys, so that this Python exists.
 PYTHON = {"import": "sys"}
 #: Message for nodes that cannot load a model because the store is unreachable for them.
 NO_MODEL = (
@@ -49,7 +46,7 @@ NO_MODEL = (
 
 
 def controller_name() -> str:
-    """User and host of this controller, shown to those who find its run on a node."""
+    """USER@HOST of this controller, by which operators recognise its runs on nodes."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the account has no name
@@ -59,26 +56,27 @@ def controller_name() -> str:
 
 @extensions.cached
 def archives(*, bytecode: bool = True) -> dict[str, bytes]:
-    """The archives of the runner and the workloads, by names of the module's arguments; for pods without bytecode, most
-    of the runner's size: a ConfigMap holds 1 MiB."""
+    """The archives of the two programs for nodes: {"runner": bytes, "workloads": bytes}. For pods without bytecode,
+    which is most of the runner's size: a ConfigMap holds 1 MiB."""
     programs = extensions.files("stages", payload.PROGRAM)
     return {"runner": payload.runner_pyz(bytecode), "workloads": payload.workloads_zip(programs)}
 
 
 def encoded_archives() -> dict[str, str]:
-    """The result of :func:`archives` in base64, for a module's arguments."""
+    """The archives of runner and workloads in base64, by name, as a module takes them."""
     return {name: base64.b64encode(data).decode() for name, data in archives().items()}
 
 
 @cache
 def client(connection: Connection) -> Store:
-    """Make a client that sends no request before the fork: two processes must not share an open connection."""
+    """Make a store client for forked workers, which has sent no request: processes must not share one connection."""
     return Store(connection)
 
 
 @dataclass(frozen=True)
 class NodeStore:
-    """The store of a run as its nodes use it; one on the controller's loopback is not `reachable` for other hosts."""
+    """The store of a run as its nodes use it. `reachable`: whether nodes reach it; one on the controller's loopback is
+    out of reach for other hosts. `options`: option `store` of an action."""
 
     access: StoreBackend
     client: Store
@@ -88,19 +86,19 @@ class NodeStore:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], run: Mapping[str, Any], transport: str) -> "NodeStore":
-        """Make it from the option `store` of an action. Raises StoreError."""
+        """Open the store by the option `store` of an action; `transport`: name of the scheduler. Raises StoreError."""
         access = open_store(options)
         return cls(access, client(access.connection()), run, access.reachable_from_nodes(transport), options)
 
     def given(self, node: str, stages: Sequence[str], seconds: float) -> dict[str, Any]:
-        """What a node gets: signed URLs, for `seconds` (left of the run), the models' read key if it loads a model, and
-        the certificate authority. Raises StoreError, and PlanError for a node that cannot load its model."""
+        """What a node gets to use the store: signed URLs for its `stages`, the read key for models if it loads one, and
+        the CA certificate. `seconds`: time left of the run. Raises StoreError, or PlanError if it cannot load it."""
         loads = plans.loads(stages)
         if loads and not self.reachable:
             raise plans.PlanError(NO_MODEL.format(nodes="this node"))
         writable = list(stages) if self.reachable else []
         store = signed_urls(self.client, self.run["folder"], node, writable, seconds + SIGNED_SLACK_SECONDS)
-        # Other members of the gang that the node leads: while it waits for them, it reads their records.
+        # The first node of a gang reads the records of the others while it waits for them.
         gang = plans.gang_of(self.run, node)
         members = [member["node"] for member in gang["members"][1:]] if gang and gang["index"] == 0 else []
         if self.reachable and 0 < len(members) * len(stages) <= MAX_MEMBER_URLS:
@@ -118,30 +116,31 @@ class NodeStore:
         }
 
     def secrets(self, plan: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-        """For each stage the secrets that a plan names. Raises PlanError for a secret without a value."""
+        """{stage: {variable: value}} of the secrets that a plan names. Raises PlanError for a secret without one."""
         found = {stage["name"]: job_secrets.values(stage.get("secrets", ()), self.options) for stage in plan["stages"]}
         return {name: values for name, values in found.items() if values}
 
     def sizes(self, folders: Sequence[str]) -> dict[str, int]:
-        """Size in bytes of these models and datasets. Raises StoreError."""
+        """{folder: bytes} of these models and datasets below models/ in the store. Raises StoreError."""
         return {name: sum(entry.size for entry in self.client.list(f"models/{name}/")) for name in folders}
 
 
 def warm(connection: Connection) -> None:
-    """Do what every worker would repeat, before the workers are forked."""
+    """Fill the caches of archives, store client and schemas before workers are forked, which would each repeat it."""
     archives()
-    client(connection).sign_put("warm", 60)  # without connection; the first signature costs as much as ten others
+    client(connection).sign_put("warm", 60)  # sends nothing; the first signature takes as long as ten others
     warm_schemas()
 
 
 def warm_schemas() -> None:
-    """Use each schema once: the first use validates the schema itself, which takes longer than any plan or answer."""
+    """Compile the schemas of plans and launch answers: the first use takes longer than to validate any document."""
     for name in ("plan", "launch_answer"):
         schemas.validator(name)
 
 
 def unreachable(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
-    """Why the node is unreachable by the probe (gpuval.probe/1); None if it answers or was not probed."""
+    """The failed launch (state, class, message, remedy) of a node that a probe (gpuval.probe/1) found unreachable; None
+    if the node answered or was not probed."""
     finding = probed.get("nodes", {}).get(node)
     if not finding or finding.get("state") == findings.REACHABLE:
         return None
@@ -150,14 +149,14 @@ def unreachable(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
 
 
 def host_key(folder: RunFolder, node: str) -> str:
-    """Fingerprint of the SSH host key with which the run's probe found the node; empty if there was none."""
+    """Fingerprint of the SSH host key that the run's probe saw on the node; empty without one."""
     probed = run_folder.read_json_or({}, folder.state / PROBE_FILE)
     return str(probed.get("nodes", {}).get(node, {}).get("fingerprint", ""))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions:
-    """Options of actions that connect to a node which the run's probe may have found unreachable."""
+    """Options of actions that probe a node again if the run's probe found it unreachable."""
 
     store: StoreOptions
     #: Time limit of each step of a probe.
@@ -169,8 +168,8 @@ class ProbeOptions:
 def still_unreachable(
     folder: RunFolder, node: str, options: ProbeOptions, task_vars: Mapping[str, Any], connection: str
 ) -> dict[str, Any] | None:
-    """Why a node that the run's probe did not reach is still unreachable, by another probe, as part of a launch; None
-    if it answers. (Ansible's own connection accepts no new host key.)"""
+    """Probe a node again that the run's probe did not reach, since Ansible's own connection accepts no new host key.
+    Returns the failed launch (state, class, message, remedy); None if the node answers. `connection`: the play's."""
     if unreachable(run_folder.read_json_or({}, folder.state / PROBE_FILE), node) is None:
         return None
     try:
@@ -187,7 +186,8 @@ def still_unreachable(
 
 
 def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> list[dict[str, Any]]:
-    """What a node's stages need on the host: one test for each environment and Python of theirs."""
+    """Tests of what a node's stages need on the host: one for each combination of environment variables and Python.
+    `expected`: the node's entry in run.json; `workloads`: {stage: declaration}."""
     trials: dict[str, dict[str, Any]] = {}
     for stage in [*expected["stages"], *expected.get("gang_stages", ())]:
         declaration = workloads.get(stage, {})
@@ -195,7 +195,7 @@ def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runt
         environment = {str(name): str(value) for name, value in (declaration.get("environment") or {}).items()}
         environment.pop(job_stages.VARIABLE, None)
         conditions = {"in_python": is_python, "environment": environment}
-        # only the Python of workloads is tested, so modules count only for its stages
+        # the test imports modules in the Python of workloads only, so other stages keep only needs with "start"
         needs = [need for need in declaration.get("requires") or () if is_python or "start" in need]
         if any("_dir}" in value for value in environment.values()):  # folders of the run do not exist yet
             needs = []
@@ -208,8 +208,8 @@ def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runt
 def with_needed_packages(
     expected: Mapping[str, Any], workloads: Mapping[str, Any], *, in_pods: bool = False
 ) -> dict[str, Any]:
-    """A node's stage declarations for its plan. The first stage in a multi-node stage's image also checks for the
-    packages that this stage needs. In pods every stage has an image, even without one in its declaration."""
+    """The declarations in `workloads` ({stage: declaration}) for a node's plan. The node's first stage in the image of
+    a multi-node stage also checks that the image has the latter's packages. `in_pods`: all stages have an image."""
     packages_by_stage: dict[str, set[str]] = {}
     for gang_stage in expected.get("gang_stages", ()):
         declaration = workloads.get(gang_stage, {})
@@ -227,7 +227,7 @@ def with_needed_packages(
 
 
 def _sees_packages(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether a stage finds the packages of another one: both run gpuval's own programs in the same image."""
+    """Whether stage ``own`` finds the packages of stage ``other``: it runs gpuval's programs in the same image."""
     words = [str(word) for word in own.get("command", ())]
     if plans.JOB in words or not any(word.startswith("gpuval_workloads.") for word in words):
         return False
@@ -237,7 +237,7 @@ def _sees_packages(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def folders(plan: Mapping[str, Any]) -> list[str]:
-    """Folders of the models and datasets that a plan loads."""
+    """Folders below models/ in the store of the models and datasets that a plan loads."""
     found = []
     for stage in plan["stages"]:
         command = [str(word) for word in stage["command"]]
@@ -249,7 +249,7 @@ def folders(plan: Mapping[str, Any]) -> list[str]:
 
 
 def shown(plan: Mapping[str, Any]) -> str:
-    """A plan as text, a line for each stage."""
+    """A plan as text: a line for each stage, with its command and time limit."""
     return "".join(
         f"{stage['name']}: {' '.join(stage['command'])} (at most {stage['timeout_seconds']} s)\n"
         for stage in plan["stages"]

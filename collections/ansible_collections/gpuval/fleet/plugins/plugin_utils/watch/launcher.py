@@ -1,4 +1,4 @@
-"""Launches plans in a window that slides over the nodes, and keeps what became of each launch."""
+"""Launches plans on nodes while the window (maximum of nodes at work) has room, and records how each launch ended."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from .placement import LaunchEnd, Placement, PlannedAttempt
 from .watched_run import WatchedRun
 from .window import Window, read_window, window_file
 
-#: Nothing is launched if less of the run's time is left.
+#: Nothing is launched if fewer seconds of the run are left.
 MIN_SECONDS = 30
 
 
@@ -29,11 +29,11 @@ class Launcher:
         warn: Callable[[str], None],
         wait_for_node: float = 0.0,
     ) -> None:
-        """`window`: the command's own limits; `wait_for_node`: seconds for which a launch is retried beside another
-        run."""
+        """`window`: limits that the command sets; `wait_for_node`: seconds for which a launch is retried while another
+        run uses the node."""
         self._wait_for_node = wait_for_node
         self._watched, self._placement, self._command_window, self._warn = watched, placement, window, warn
-        #: Further attempts that wait until the window has room.
+        #: {node name: further attempt that waits until the window has room}
         self.ordered: dict[str, PlannedAttempt] = {}
         self.started: set[str] = set()
         self._store_problems: set[str] = set()
@@ -46,21 +46,21 @@ class Launcher:
         self.read_window()
 
     def read_window(self) -> None:
-        """Apply a window that was set during the run."""
+        """Apply limits of nodes at work that `make window` has set during the run."""
         window = read_window(self._watched.folder, self._command_window)
         if window != self.window:
             self.window = window
             self._watched.say(f"window: {window}")
 
     def plan_starts(self, now: float) -> None:
-        """Mark the nodes to launch or to resume; those that the probe did not reach wait for a retry, as do those on
-        which an earlier task failed. `now`: monotonic seconds."""
+        """Mark the nodes to launch or to resume. Nodes that the probe did not reach, or on which an earlier task
+        failed, are recorded as failed launches. `now`: monotonic seconds."""
         present, everyone = self._placement.present, self._placement.everyone
         probed = run_folder.read_json_or({}, self._watched.folder.state / launch_inputs.PROBE_FILE)
         for view in self._watched.views.values():
             view.in_play = view.name in present
             if view.name not in everyone or (view.complete and view.launch.get("nonce")):
-                continue  # without a nonce another controller, or rendered manifests, started it: the launch finds that
+                continue  # without a nonce another controller, or rendered manifests, started it: a launch finds out
             if view.not_measured_again:
                 continue
             if not view.in_play:
@@ -77,13 +77,13 @@ class Launcher:
         return self._watched.seconds_left(now) >= MIN_SECONDS
 
     def relaunch(self, orders: Mapping[str, PlannedAttempt], now: float) -> None:
-        """Launch further attempts, the new ones and those that still wait, as the window has room."""
+        """Launch further attempts as far as the window has room: ``orders`` (by node) and those that still wait."""
         self.ordered.update(orders)
         for name in to_relaunch(self._watched.views, list(self.ordered), at_once=self.window.nodes):
             self._launch(name, self.ordered.pop(name), now)
 
     def launch_next(self, now: float) -> None:
-        """Launch nodes for the first time, and retry unreachable ones, as the window has room."""
+        """Launch nodes for the first time, and retry unreachable ones, as far as the window has room."""
         views = list(self._watched.views.values())
         for name in to_launch(views, now, at_once=self.window.nodes, transfers=self.window.transfers):
             self._launch(name, PlannedAttempt(), now)
@@ -95,7 +95,7 @@ class Launcher:
             self._placement.launch(view, attempt, min(attempt.seconds, self._watched.seconds_left(now)))
 
     def ended(self, view: NodeView, event: LaunchEnd, before: Mapping[str, Any], now: float) -> None:
-        """Handle the end of a launch; `before`: the node's previous launch."""
+        """Handle the end of a launch on the node of `view`; `before`: the node's previous launch document."""
         view.tried_at, view.changed_at = now, max(view.changed_at, now)
         if event.failed:
             state = "unreachable" if event.unreachable else "failed"
@@ -104,7 +104,7 @@ class Launcher:
             view.tries, view.queued_until = 0, None
             if event.started:
                 self.started.add(view.name)
-            # Report once for all nodes why they do not reach the store: the progress counts these nodes.
+            # Nodes mostly have the same reason: report it once, and count them in the progress.
             message = str(view.launch.get("message") or "")
             without = view.launch.get("store_reachable") is False and message.startswith("the store")
             if without and message not in self._store_problems:
@@ -117,7 +117,7 @@ class Launcher:
             self._not_started(view, before, reported=event.reported or view.queued_until is not None)
 
     def _name_other_run(self, view: NodeView) -> None:
-        """Add to the remedy how to resume or end the other run that is at work on the node, with its inventory."""
+        """Complete the remedy of a launch refused for another run by commands that resume or end that run."""
         remedy = str(view.launch.get("remedy") or "")
         run_id = launch_errors.other_run(str(view.launch.get("message") or ""))
         if f"`make clean RUN={run_id}`" in remedy:
@@ -125,7 +125,7 @@ class Launcher:
             self._watched.write_launch(view, {**view.launch, "remedy": remedy})
 
     def _queue(self, view: NodeView, now: float) -> None:
-        """Let the launch wait for another run's end, for a limited time."""
+        """Let a launch that was refused because another run uses the node wait for that run's end, for limited time."""
         was_queued = view.queued_until is not None
         until = view.queued_until if view.queued_until is not None else now + self._wait_for_node
         waits = view.launch.get("class") == OTHER_RUN and now < until
@@ -137,7 +137,7 @@ class Launcher:
         view.queued_until = until if waits else None
 
     def fail(self, view: NodeView, failure: Mapping[str, Any], now: float) -> None:
-        """Record why a launch failed before it wrote the launch file itself."""
+        """Write the launch file of a node whose launch failed before it could write the file itself."""
         before, earlier = view.launch, self._watched.folder.read_launch(view.name)
         attempt, stages = earlier.get("attempt", 1), earlier.get("stages", [])
         launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now(), **failure}
@@ -148,7 +148,7 @@ class Launcher:
         self._not_started(view, before)
 
     def end_second_measurements(self, now: float) -> None:
-        """Give up second measurements that cannot start, or did not in time: the first one counts, with a warning."""
+        """Give up second measurements that cannot start or did not start in time: the first measurement counts."""
         begin_by = self._watched.memory.begin_by
         for name, seconds in list(begin_by.items()):
             view, is_late = self._watched.views[name], now - self._watched.opened > seconds
@@ -171,7 +171,7 @@ class Launcher:
             view.busy = ""
 
     def end_waiting(self, now: float) -> None:
-        """Stop launching: end the waiting for a turn, or for another run's end."""
+        """Stop launching: nodes that still wait for room in the window, or for another run's end, are not launched."""
         self.ordered.clear()
         for view in self._watched.views.values():
             view.queued_until = None
@@ -186,12 +186,12 @@ class Launcher:
                 message = "its launch, or the transfer of its images before it, was not complete at the run's deadline"
                 self.fail(view, {"state": "failed", "message": message}, now)
 
-    def _not_started(self, view: NodeView, before: Mapping[str, Any], *, reported: bool = False) -> None:
+    def _not_started(self, view: NodeView, previous_launch: Mapping[str, Any], *, reported: bool = False) -> None:
         view.tries += 1
         if reported:
             return
         state, message = view.launch.get("state"), view.launch.get("message")
-        if (state, message) != (before.get("state"), before.get("message")) or view.tries == 1:
+        if (state, message) != (previous_launch.get("state"), previous_launch.get("message")) or view.tries == 1:
             remedy = str(view.launch.get("remedy") or "") if state in ("refused", "failed") else ""
             new = "" if remedy in self._remedies else remedy.replace("{node}", view.name)
             self._remedies.add(remedy)

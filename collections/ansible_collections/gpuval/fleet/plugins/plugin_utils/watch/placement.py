@@ -1,8 +1,6 @@
-"""The interface of a placement: how plans reach nodes, and how evidence that is not in the store reaches the watch.
-
-`launch` and `fetch` return at once; the work runs beside the watch and `wait` reports how it ended. A launch writes the
-node's plan file and launch file into the run's folder; the watch reads both when the launch has ended.
-"""
+"""The interface of a placement (SSH, Kubernetes, Slurm): it brings plans to nodes, and to the watch evidence that is
+not in the store. `launch` and `fetch` return at once; the work runs beside the watch and `wait` reports how it ended. A
+launch writes the node's plan file and launch file into the run's folder; the watch reads both when it has ended."""
 
 import math
 import time
@@ -16,13 +14,13 @@ from ..runs import folder as run_folder
 from .decisions import NodeView
 from .launch_inputs import NodeStore
 
-#: Seconds between two looks at jobs that are about to end.
+#: Seconds between two queries of jobs that are about to end.
 FOLLOW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class PlannedAttempt:
-    """An attempt of a plan to launch; empty `stages` are all of them."""
+    """An attempt of a plan to launch. `number`: 1 for the first; `stages`: names, all stages if empty."""
 
     number: int = 1
     stages: Sequence[str] = ()
@@ -30,7 +28,7 @@ class PlannedAttempt:
     seconds: float = math.inf
 
     def launch(self, node: str, known: Mapping[str, Any]) -> dict[str, Any]:
-        """The launch with which the attempt begins. `known`: the node's last launch, whose attempt counts if a
+        """A new launch document for this attempt. `known`: the node's last launch document, whose attempt counts if a
         controller that resumes the run starts at 1 again."""
         number, stages = self.number, list(self.stages)
         if known.get("attempt", 1) > number:
@@ -54,8 +52,8 @@ class LaunchEnd:
 
 @dataclass(frozen=True)
 class NodeNews:
-    """A change that a placement noticed on a node. `launch`: the new content of its launch file. `records`: by key,
-    untrusted records that did not come by the store. Both None: the node's images are present, so the next transfer may
+    """A change that a placement noticed on a node. `launch`: the new content of its launch file. `records`: {key in the
+    store: untrusted record that came another way}. Both None: the node's images are present, so the next transfer may
     begin. `reported`: as in `LaunchEnd`."""
 
     node: str
@@ -63,25 +61,21 @@ class NodeNews:
     records: Mapping[str, bytes] | None = None
     reported: bool = False
 
-    @property
-    def changes_evidence(self) -> bool:
-        return self.launch is not None or self.records is not None
-
 
 Event = Union[LaunchEnd, NodeNews]
 
 
 @dataclass
 class NodeOutages:
-    """Tracks nodes that did not answer their scheduler during the run. ``failure``: the class of such an outage."""
+    """Tracks nodes that do not answer their scheduler for a while. ``failure``: the class of such an outage."""
 
     failure: FailureClass
-    #: For each (node, attempt) the start of its outage, in seconds and as text, and the reason.
+    #: {(node, attempt): start of its outage in monotonic seconds, the same time as text, reason}
     _open: dict[tuple[str, Any], tuple[float, str, str]] = field(default_factory=dict)
 
     def noted(self, node: str, launch: Mapping[str, Any], reason: str, now: float) -> dict[str, Any]:
-        """The launch, with the outage added to its interruptions once it is over. ``reason``: why the node does not
-        answer; empty if it answers, or its work has ended."""
+        """A node's launch document; once an outage is over, with the outage among its interruptions. ``reason``: why
+        the node does not answer now; empty if it answers, or its work has ended."""
         key = (node, launch.get("attempt", 1))
         if reason:
             self._open.setdefault(key, (now, run_folder.now(), reason))
@@ -105,15 +99,15 @@ class Placement(Protocol):
 
     @abstractmethod
     def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
-        """Start the plan. `seconds`: time left of the run."""
+        """Start an attempt of the node's plan. `seconds`: time left of the run."""
 
     @abstractmethod
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
-        """Fetch the node's records and logs that the store lacks; if records do not come `by_store`, all new ones."""
+        """Fetch a node's records and logs that the store lacks, or all new ones if records do not come `by_store`."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[Event]:
-        """Wait for events, at most this number of seconds; returns at once if there are any."""
+        """Wait at most ``seconds`` for events. Returns them at once if there are any."""
 
     @abstractmethod
     def close(self) -> None:
@@ -128,7 +122,7 @@ class Placement(Protocol):
         return None
 
     def withdraw(self, view: NodeView) -> bool:
-        """Cancel an attempt that waits for its turn, or for a scheduler. Returns False if it may have started."""
+        """Cancel a node's attempt that waits to start. Returns False if it may have started already."""
         return False
 
     def unsettled(self) -> bool:
@@ -136,7 +130,7 @@ class Placement(Protocol):
         return False
 
     def new_nodes(self) -> Mapping[str, Mapping[str, Any]]:
-        """Nodes that appeared since the last call and join the run: their entries for run.json."""
+        """{node name: entry for run.json} of the nodes that appeared since the last call and join the run."""
         return {}
 
     def add(self, view: NodeView) -> None:
@@ -145,9 +139,9 @@ class Placement(Protocol):
 
 
 class JobPlacement(Placement):
-    """A placement that makes a job for each node. `orders`: makes the description of a node's job."""
+    """A placement that submits one job for each node. `orders`: function that makes the description of a node's job."""
 
-    #: The last records of a node may arrive after its job ended.
+    #: The last records of a node may arrive so many seconds after its job ended.
     SETTLE_SECONDS = 6.0
     MAX_ATTEMPTS = 2
 
@@ -165,11 +159,11 @@ class JobPlacement(Placement):
         self._run, self._folder, self._store, self._orders, self._warn = run, folder, store, orders, warn
         self._views: Mapping[str, NodeView] = {}
         self._events: list[Event] = []
-        #: When the job of an attempt ended: its last records may arrive later.
+        #: {(node, attempt): when its job ended}: its last records may arrive later.
         self._ended_at: dict[tuple[str, int], float] = {}
 
     def _keep_launch(self, view: NodeView, launch: Mapping[str, Any], *, reported: bool = False) -> LaunchEnd:
-        """Write the launch file, which ends the launch."""
+        """Write the launch file of a node. Returns the event that ends the launch."""
         self._folder.write_launch(view.name, launch)
         return LaunchEnd(
             view.name, "launch", launch["state"] == "started", message=launch["message"], reported=reported
@@ -178,8 +172,8 @@ class JobPlacement(Placement):
     def _keep_digests(
         self, channel: str, is_ending: Callable[[NodeView], bool], follow: Callable[[float], object]
     ) -> None:
-        """Keep the digests that nodes state at the ends of their jobs. Before, `follow` the jobs (for some seconds a
-        call) of nodes whose results are complete while one `is_ending`."""
+        """Keep the digests of results that nodes state at the ends of their jobs. First wait for jobs that are about to
+        end: call `follow` (with seconds) while `is_ending` is true of a node. `channel`: how the digests arrive."""
         until, views = time.monotonic() + self.SETTLE_SECONDS, self._views.values()
         while time.monotonic() < until and any(map(is_ending, views)):
             follow(FOLLOW_SECONDS)
@@ -190,9 +184,9 @@ class JobPlacement(Placement):
                 run_folder.write_json(self._folder.digests_file(view.name), vars(known))
 
     def _stated_by(self, view: NodeView) -> dict[str, list[str]]:
-        """The digests that a node stated at the ends of its jobs, by result; of the last attempt that changed it."""
+        """{result: digests} that a node stated at the ends of its jobs, of the last attempt that changed the result."""
         return {}
 
     @abstractmethod
     def finish(self) -> None:
-        """Keep the digests that jobs left, and cancel the jobs that are not needed any more: the watch has ended."""
+        """After the watch: keep the digests that jobs stated, and cancel the jobs that are not needed any more."""

@@ -17,18 +17,18 @@ _ANY_SHELL = "command -v bash >/dev/null && exec bash; exec sh"
 
 
 class ReachError(GpuvalError):
-    """There is no shell or log to open; the message has the reason."""
+    """A shell on a node or the log of a stage cannot be opened; the message has the reason."""
 
 
 def stage_at_work(stages: Sequence[str], states: Mapping[str, str]) -> str:
-    """The stage that is running, else the last that ran, else the first."""
+    """The name of a node's running stage, else of the last one that ran, else of the first."""
     running = [stage for stage in stages if states.get(stage) == "running"]
     begun = [stage for stage in stages if states.get(stage, "pending") not in ("pending", "skipped")]
     return (running or begun[-1:] or list(stages))[0]
 
 
 def followed_stages(folder: RunFolder, node: str, stages: Sequence[str], stage: str = "") -> list[str]:
-    """The stages to follow: the requested one, or all from the running stage on."""
+    """Names of the stages whose logs to follow: `stage` if one is requested, else all from the running one on."""
     if stage:
         return [stage]
     states = {name: read_object(folder.evidence_file(node, name)).get("state", "pending") for name in stages}
@@ -38,7 +38,8 @@ def followed_stages(folder: RunFolder, node: str, stages: Sequence[str], stage: 
 def over_ssh(
     task: str, folder: RunFolder, node: str, followed: Sequence[str], connection: Sequence[str], become_user: str
 ) -> list[str]:
-    """The command for a node of the run over SSH, or for this host, as `on_host` makes it. Raises ReachError."""
+    """The command that opens a shell or follows logs on a node of a run over SSH, or on this host. Arguments as of
+    `on_host`. Raises ReachError."""
     ended = folder.read_run()["finished_at"] is not None
     if task == FOLLOW and ended and node in folder.read_cleaned():
         kept = folder.evidence_file(node, followed[0]).parent
@@ -57,10 +58,10 @@ def on_host(
     as_words: bool = False,
     ended: bool = False,
 ) -> list[str]:
-    """The command for the node over SSH, as words. `connection`: ssh with its options and host, empty for this host;
-    `as_words`: it accepts words (srun) instead of a shell line. `directory`: the run's folder on the node, None if the
-    run never started there. Logs of `stages` are followed as they appear, and only shown if the run has `ended`. With a
-    `become_user`, folder and logs belong to that user."""
+    """The words of the command that opens a shell (`task` SHELL) or shows logs of `stages` (FOLLOW) on a node.
+    `connection`: ssh with its options and host, empty for this host; `as_words`: it takes words (srun) in place of a
+    shell line. `directory`: the run's folder on the node, None if the run never started there. `ended`: the run has
+    ended, so logs do not grow. `become_user`: user that owns folder and logs."""
     if task == FOLLOW and not directory:
         raise ReachError("the run was not started on this node: it has no log yet")
     if task == SHELL:
@@ -79,7 +80,7 @@ def on_host(
 
 
 def cleaned(words: Sequence[str]) -> list[str]:
-    """A command whose output and errors come from a node, without escape sequences that would reach the terminal."""
+    """The words of a command whose output comes from a node, with a filter that removes terminal escape sequences."""
     cleaner = shlex.join([sys.executable, "-I", escape.__file__])
     return ["sh", "-c", f"{shlex.join(words)} 2>&1 | {cleaner}"]
 
@@ -90,7 +91,7 @@ def kubectl(access: Mapping[str, str], *words: str) -> list[str]:
 
 
 def in_pod(task: str, access: Mapping[str, str], pod: str, container: str) -> list[str]:
-    """The kubectl command for a shell in a pod's container, or for its log, as words."""
+    """The words of the kubectl command for a shell in a pod's container, or for its log. `access`: as of `kubectl`."""
     if task == SHELL:
         words = ("exec", "--stdin", "--tty", pod, f"--container={container}", "--", "sh", "-c", _ANY_SHELL)
         return kubectl(access, *words)
@@ -102,14 +103,14 @@ def newest(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def containers(pod: Mapping[str, Any]) -> dict[str, str]:
-    """For each container, in order, its state: waiting, running or terminated."""
+    """{container: waiting, running or terminated} of a pod, init containers first."""
     status = pod.get("status") or {}
     statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     return {one["name"]: next(iter(one.get("state") or {}), "waiting") for one in statuses}
 
 
 def container_after(pod: Mapping[str, Any], container: str) -> str | None:
-    """The next container that has started; None while one may still start, empty if none will."""
+    """The first container of a pod after ``container`` that has started; None if one still may, empty if none will."""
     states = containers(pod)
     later = list(states)[list(states).index(container) + 1 :] if container in states else []
     begun = [name for name in later if states[name] != "waiting"]
@@ -118,7 +119,7 @@ def container_after(pod: Mapping[str, Any], container: str) -> str | None:
 
 
 def container_of(task: str, pod: Mapping[str, Any], container: str) -> str:
-    """The chosen container, else the running one, else for a log the last that ran."""
+    """The container of a pod to open: ``container``, else the running one, else (for a log) the last one."""
     states = containers(pod)
     phase = (pod.get("status") or {}).get("phase", "Unknown")
     about = f"pod {pod['metadata']['name']} ({phase})"
@@ -136,7 +137,7 @@ def container_of(task: str, pod: Mapping[str, Any], container: str) -> str:
 
 
 def beyond(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Lines of `after`, the newer end of a log, that were not in `before`, its earlier end."""
+    """The lines that a log gained between two reads of its end: those of `after` that are not in `before`."""
     for start in range(len(before) + 1):
         tail = list(before[start:])
         if tail == list(after[: len(tail)]):

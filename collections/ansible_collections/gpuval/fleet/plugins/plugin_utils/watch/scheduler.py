@@ -1,7 +1,7 @@
-"""The interface of a scheduler: all that gpuval asks of what brings plans to nodes, beside Ansible itself.
+"""The interface of a scheduler (SSH, Kubernetes, Slurm), which runs plans on nodes.
 
 A scheduler is one class with a `name`: in a file `*scheduler.py` of a package beside this one, or in the `__init__.py`
-of a folder `schedulers/NAME` of an extension. How it launches and watches is its `watch.placement.Placement`.
+of a folder `schedulers/NAME` of an extension. Its `watch.placement.Placement` launches plans and fetches evidence.
 """
 
 import functools
@@ -24,13 +24,13 @@ from . import launch_inputs, reach
 from .placement import JobPlacement
 from .watch import RunWatch, WatchLimits
 
-#: Attributes that playbooks and roles read of a scheduler, as `gpuval_scheduler`.
+#: Attributes of a scheduler that playbooks and roles read from the variable `gpuval_scheduler`.
 TRAITS = ("name", "work", "in_pods", "over_ssh", "bears_marks", "has_drains")
 
 
 @dataclass(frozen=True)
 class NodeProbes:
-    """The result of a probe: findings by node, its seconds, lines for the console, and further fields."""
+    """The result of a probe: findings by node, its duration in seconds, lines for the console, further fields."""
 
     findings: Mapping[str, ProbeFinding]
     seconds: float
@@ -40,10 +40,10 @@ class NodeProbes:
 
 @dataclass
 class NodeVerdicts:
-    """The verdicts that were written on nodes or removed: for each node its verdict before and now. `missing`: nodes
+    """The result of writing or removing verdicts on nodes. `changes`: {node: (verdict before, now)}. `missing`: nodes
     that the scheduler does not know. `foreign`: nodes to drain that others took out of service. `busy`: nodes that
-    others kept changing. `still`: for each node that keeps an earlier FAIL what it must pass. `problem`: why some nodes
-    are unchanged."""
+    others kept changing. `still`: {node that keeps an earlier FAIL: checks that it must pass}. `problem`: why some
+    nodes are unchanged."""
 
     changes: dict[str, tuple[str, str]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
@@ -53,16 +53,16 @@ class NodeVerdicts:
     problem: str = ""
 
 
-#: Functions that keep a node's evidence: its archive, with a message and notes; or its state without one, and why.
+#: Functions that keep a node's logs (node, archive, message, notes by file), or why it has none (node, state, why).
 KeepArchive = Callable[[str, bytes, str, Mapping[str, str]], object]
 KeepState = Callable[[str, str, str], object]
 
 
 class Scheduler(ABC):
-    """What gpuval needs of a scheduler. A context manager: `watch` must run inside it, other methods need not."""
+    """A scheduler as gpuval uses it. A context manager: `watch` must run inside it, other methods need not."""
 
     name: ClassVar[str] = ""
-    #: Its name in messages and as a row of the doctor, and the word for what it makes for each node.
+    #: The name in messages, the name of the row of `make doctor`, and the word for what it submits for each node.
     title: ClassVar[str] = "the cluster"
     row_name: ClassVar[str] = "scheduler"
     work: ClassVar[str] = "jobs"
@@ -74,7 +74,7 @@ class Scheduler(ABC):
     #: Whether verdicts can be written on nodes at any time; and whether failed nodes are drained.
     bears_marks: ClassVar[bool] = False
     has_drains: ClassVar[bool] = False
-    #: Words of the step `mark_nodes` for nodes that keep a FAIL, and for a run in which they pass.
+    #: What the step `mark_nodes` prints about nodes that keep a FAIL, and about a run in which these pass.
     still_words: ClassVar[tuple[str, str]] = ("still FAIL", "removes it")
 
     def __init__(self, action: Any, options: Any, *, gangs: bool = False) -> None:
@@ -90,11 +90,11 @@ class Scheduler(ABC):
 
     @abstractmethod
     def plans(self) -> Mapping[str, str]:
-        """The plan of each node as text for people. Raises PlanError."""
+        """{node: its plan as text}, which check mode shows. Raises PlanError."""
 
     @abstractmethod
     def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
-        """Watch a run, or a round of gangs. Returns the nodes on which a plan was started."""
+        """Watch a run, or a round of multi-node tests, until it ends. Returns the nodes on which a plan was started."""
 
     @property
     def requests(self) -> int:
@@ -103,7 +103,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def address(self, run_id: str, member: Mapping[str, Any]) -> str:
-        """The address at which other members of a gang reach this member."""
+        """The network address at which other nodes of a multi-node test reach the node of `member`."""
 
     @abstractmethod
     def probe(self) -> NodeProbes:
@@ -114,26 +114,27 @@ class Scheduler(ABC):
         """The command for a shell on a node, or for the log of its stages. Raises GpuvalError."""
 
     def place(self, settings: str) -> str:
-        """Where runs are placed, as text that is equal for one place and differs between two; `settings`: the place by
-        its settings alone. Raises GpuvalError."""
+        """The identity of the cluster that runs are placed on, as text that differs between clusters. `settings`: the
+        same by settings alone. Raises GpuvalError."""
         return settings
 
     def answers(self, values: Mapping[str, Any]) -> str:
-        """The doctor's text if the scheduler answers; `values`: variables of a host. Raises GpuvalError."""
+        """What `make doctor` prints if the scheduler answers; `values`: variables of a host. Raises GpuvalError."""
         return ""
 
     def mark(self) -> NodeVerdicts:
-        """Write the verdicts of a run on its nodes, or remove them. Raises GpuvalError."""
+        """Write the verdicts of a run on its nodes (labels, drains), or remove them. Raises GpuvalError."""
         raise NotImplementedError
 
     def clean(self) -> dict[str, Any]:
-        """Remove what runs made, and check that it is gone. Returns the step's result. Raises GpuvalError."""
+        """Remove what runs made, and check that it is gone. Returns the result of the step. Raises GpuvalError."""
         return {"changed": False, "msg": "it keeps nothing of runs"}
 
     def gather(
         self, run_id: str, nodes: Sequence[str], secrets: Collection[str], archive: KeepArchive, state: KeepState
     ) -> None:
-        """Pass the scheduler's own evidence about nodes to `archive` or `state`, with secrets hidden."""
+        """Collect the scheduler's own evidence about nodes: pass each archive to `archive`, or why there is none to
+        `state`. `secrets`: texts to hide."""
         return
 
     def _hosts(self) -> list[str]:
@@ -144,15 +145,15 @@ class Scheduler(ABC):
 
 
 class JobScheduler(Scheduler):
-    """A scheduler that gets a job for each node, whose plan is made here from the node's Ansible variables."""
+    """A scheduler that gets one job for each node. The controller makes the node's plan from its Ansible variables."""
 
     @abstractmethod
     def order(self, run: Mapping[str, Any], name: str) -> Any:
-        """The description of a node's job, with its `plan`. Raises PlanError."""
+        """The description of the job for node `name`, with its `plan`. Raises PlanError."""
 
     @abstractmethod
     def placement(self, *common: Any) -> JobPlacement:
-        """Make the placement from the arguments that all job placements have."""
+        """Make the placement; `common`: arguments of `JobPlacement`."""
 
     def plans(self) -> dict[str, str]:
         hosts = self._task_vars["ansible_play_hosts"]
@@ -179,14 +180,14 @@ class JobScheduler(Scheduler):
         others: Mapping[str, Any] | None = None,
         like: str = "",
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """These variables of a node (see `values_for`), and the declarations of its stages, including later gangs."""
+        """({variable: value} of PLAN_VARIABLES and `variables`, {stage: declaration}) of a node; see `values_for`."""
         later = [GANG_WORKLOADS] if run["nodes"][name].get("gang_stages") else []
         wanted = (self._workloads, *later, *PLAN_VARIABLES, *variables)
         chosen = values_for(self._action, name, self._task_vars, wanted, others, like)
         return chosen, {**(chosen[GANG_WORKLOADS] if later else {}), **chosen[self._workloads]}
 
     def _mark_cleaned(self, left: object) -> None:
-        """Record that runs were cleaned, unless something of them is left."""
+        """Record that the runs were cleaned, unless something is `left` of them."""
         options = self._options
         if options.results_dir and not self._action.check_mode and not left:
             run_folder.mark_cleaned(options.results_dir, options.run_ids)
@@ -213,7 +214,8 @@ def values_for(
     others: Mapping[str, Any] | None = None,
     like: str = "",
 ) -> dict[str, Any]:
-    """Variables of a node, templated. `like`: the host to read them from; `others` replace some. Raises PlanError."""
+    """{variable: templated value} of node `name`. `like`: host to read them from instead; `others`: values that replace
+    those of the host. Raises PlanError."""
     values = {**values_of(action, like or name, task_vars), **(others or {})}
     templar = templar_of(action, values)
     try:
@@ -225,7 +227,8 @@ def values_for(
 def plan_of(
     run: Mapping[str, Any], name: str, chosen: Mapping[str, Any], declared: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The plan of a node whose stages run where the runner does. `chosen` has PLAN_VARIABLES; `declared`: stages."""
+    """The plan of node `name`, whose stages run on the host as the runner does. `chosen`: values of PLAN_VARIABLES;
+    `declared`: {stage: declaration}."""
     sampled = boolean(chosen["gpuval_telemetry"])
     return plans.build(
         plans.PlanSettings.of(

@@ -1,4 +1,4 @@
-"""Hosts over SSH, or this machine: Ansible's own tasks in place of a scheduler."""
+"""Runs plans on hosts over SSH, or on this machine, by Ansible's own tasks in place of a scheduler."""
 
 import base64
 import shlex
@@ -27,14 +27,13 @@ from .placement import Event, LaunchEnd, NodeNews, Placement, PlannedAttempt
 from .scheduler import NodeProbes, Scheduler
 from .watch import RunWatch, WatchLimits
 
-#: Arguments of a launch that check mode shows.
+#: Arguments of a launch in check mode, which shows plans.
 SHOWN = ("run", "run_id", "results_dir", "store")
-
 SHOW_SECONDS = 60
 
 
 class SshScheduler(Scheduler):
-    """Runs plans on hosts over SSH; needs nothing open between runs."""
+    """Runs plans on hosts over SSH, with Ansible's tasks."""
 
     name = "ssh"
     over_ssh = True
@@ -111,7 +110,8 @@ class SshScheduler(Scheduler):
         return reach.over_ssh(options.what, folder, node, self._followed(folder, node, stages), *way)
 
     def _way(self, target: ssh_prober.SshTarget, values: Mapping[str, Any]) -> tuple[list[str], str] | None:
-        """How to reach a node, as `reach.over_ssh` takes it; None for a connection that is neither SSH nor local."""
+        """How to reach a node: words of ssh with options and host (empty for this host), and the user to become (empty
+        for none). None for a connection that is neither SSH nor local."""
         if not target.ssh and target.connection not in ("local", "ansible.builtin.local"):
             return None
         connection: list[str] = []
@@ -122,9 +122,9 @@ class SshScheduler(Scheduler):
         return connection, str(values.get("ansible_become_user") or "root") if become else ""
 
 
-#: Folder of the role `run` with its task files, one task each.
+#: Folder with the task files of the role `run`, one task each.
 TASKS = ROLES / "run/tasks"
-#: How long `wait` blocks on launches and fetches before it checks transfers.
+#: Seconds for which `wait` blocks on launches and fetches before it checks transfers of images.
 TURN_SECONDS = 0.5
 
 
@@ -139,14 +139,15 @@ class SshPlacement(Placement):
         transfers: int,
         arguments: Mapping[str, Any],
     ) -> None:
-        """`seconds`: time limit on one node for each kind of task; `arguments`: those that all tasks have."""
+        """`seconds`: {kind of task: time limit on one node}; `transfers`: how many nodes get images at once, 0 for as
+        many as Ansible has forks; `arguments`: those that all tasks have."""
         self.present = set(task_vars["ansible_play_hosts"])
         self.everyone = set(task_vars["ansible_play_hosts_all"])
         self._seconds, self._arguments = seconds, dict(arguments)
         self._tasks = NodeTasks(action, task_vars, min(forks(), MAX_WORKERS))
         #: Separate workers: a transfer takes minutes, mostly waiting, and must not delay launches and fetches.
         self._sends = NodeTasks(action, task_vars, transfers or forks())
-        #: Launches that wait for the node's images: the attempt, the time of its request, and the seconds left then.
+        #: {node whose images are being sent: (attempt to launch then, when it was requested, seconds left then)}
         self._ordered: dict[str, tuple[PlannedAttempt, float, float]] = {}
 
     @property
@@ -154,7 +155,7 @@ class SshPlacement(Placement):
         return bool(self._tasks.busy or self._sends.busy)
 
     def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
-        """Start the plan, after the transfer of images that do not come by the store."""
+        """Start an attempt of the node's plan, first sending the node images that do not come by the store."""
         if view.needs_images:
             self._ordered[view.name] = (attempt, time.monotonic(), seconds)
             self._sends.submit(view.name, "send", TASKS / "send.yml", self._arguments, self._seconds["send"])
@@ -172,9 +173,9 @@ class SshPlacement(Placement):
             if ended or left <= 0:
                 return ended
 
-    def _ended(self, seconds: float) -> list[Event]:
+    def _ended(self, wait_seconds: float) -> list[Event]:
         ended: list[Event] = []
-        for outcome in (*self._sends.wait(0.0), *self._tasks.wait(seconds)):
+        for outcome in (*self._sends.wait(0.0), *self._tasks.wait(wait_seconds)):
             result = outcome.result or {}
             if result.get("interpreter"):
                 self._tasks.use_interpreter(outcome.node, result["interpreter"])
@@ -197,8 +198,8 @@ class SshPlacement(Placement):
         self._tasks.close()
         self._sends.close()
 
-    def _launch(self, name: str, attempt: PlannedAttempt, seconds: float) -> None:
-        launch = {"attempt": attempt.number, "stages": list(attempt.stages), "deadline_seconds": seconds}
+    def _launch(self, name: str, attempt: PlannedAttempt, seconds_left: float) -> None:
+        launch = {"attempt": attempt.number, "stages": list(attempt.stages), "deadline_seconds": seconds_left}
         self._submit(name, "launch", launch)
 
     def _submit(self, name: str, kind: Literal["launch", "fetch"], arguments: Mapping[str, Any]) -> None:

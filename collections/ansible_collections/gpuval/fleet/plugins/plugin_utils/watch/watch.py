@@ -1,7 +1,7 @@
 """The watch over a run: launch plans, read what changed in the store, judge, retry, until every node is done.
 
 `StorePoller` reads the store, `Launcher` starts plans in a sliding window, `Attempts` decides on retries,
-`WatchPublisher` writes to the store what only the controller knows, and a `Placement` does what concerns nodes.
+`WatchPublisher` writes to the store what only the controller knows, and a `Placement` acts on nodes.
 """
 
 import time
@@ -29,15 +29,16 @@ from .watched_run import WatchedRun
 from .window import Window
 
 PROGRESS_SECONDS = 30
-#: Factor by which the store is polled less often while launches use the controller's CPU.
+#: Factor by which the store is polled less often while launches use the controller's processors.
 LAUNCHING_POLLS = 3
-#: Seconds of work that a killed controller repeats at most.
+#: Interval at which the watch saves its state: a killed controller repeats at most so many seconds of work.
 SAVE_SECONDS = 10
 
 
 @dataclass(frozen=True)
 class WatchLimits:
-    """Intervals and limits of a watch, in seconds, and how many nodes at once; 0 is all of them."""
+    """Intervals and time limits of a watch, and how many nodes work (`max_nodes_at_once`) or load images
+    (`max_transfers`) at once; 0 is all of them."""
 
     #: Interval between two reads of the store, and between two fetches from a node that cannot reach the store.
     poll_seconds: float = 2.0
@@ -62,12 +63,12 @@ class WatchOptions(RunOptions, WatchLimits):
     criteria: Sequence[PathText] = ()
     #: The document gpuval.run/1 in check mode, which writes no run.json.
     run: Mapping[str, Any] = field(default_factory=dict)
-    #: Time limits on a node over SSH: one launch, fetching its evidence, sending it images that the store lacks.
+    #: Time limits on a node over SSH: for a launch, for fetching its evidence, for sending images that the store lacks.
     launch_seconds: float = 180.0
     fetch_seconds: float = 300.0
     send_seconds: float = 3600.0
-    #: How long a pod may lack its image, placement, volumes or node; a running container without a reported cause; and
-    #: how long a Job may wait for its queue. 0 is until the run's deadline.
+    #: How long a pod may lack its image, placement, volumes or node; how long it may lack a running container without a
+    #: reported cause; and how long a Job may wait for its queue. 0 is until the run's deadline.
     patience_seconds: float = 300.0
     start_seconds: float = 1800.0
     admission_seconds: float = 0.0
@@ -81,7 +82,7 @@ class WatchOptions(RunOptions, WatchLimits):
 
 
 class RunWatch:
-    """The watch of one controller over one run."""
+    """Watches one run: launches plans, follows records, decides on retries, until all nodes are done."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class RunWatch:
         display: Any,
         store: Store | None = None,
     ) -> None:
-        """`store`: a client to reuse; each needs about 20 MB. Raises SettingError."""
+        """`access`: the run's store; `store`: a client of it to reuse, since each needs 20 MB. Raises SettingError."""
         self.limits, self.placement, self.display = limits, placement, display
         self.parent = Parent()
         self.watched = WatchedRun(folder, store or access.store(), display.display)
@@ -151,7 +152,7 @@ class RunWatch:
                 watched.say(line)
             moment = datetime.now(timezone.utc)
             if not has_forecast and (line := forecast(self._views, self.launcher.window.nodes, moment)):
-                has_forecast = True  # the first launch has shown the plans
+                has_forecast = True  # plans are known from the first launch on
                 watched.say(line)
             if lines or COLUMNS or now - reported_at >= PROGRESS_SECONDS:
                 self.display.progress(progress(self._views, now - watched.opened))
@@ -182,9 +183,9 @@ class RunWatch:
         return self.watched.folder.read_run()["finished_at"] is not None
 
     def _wait_for_next_round(self) -> None:
-        """Wait until the next poll, handling events of the placement; room in the window is used at once."""
+        """Wait until the next poll of the store, and handle events of the placement: a launch that ended makes room."""
         are_launching = any(view.busy == "launch" for view in self._views)
-        # A record of one node may make room for another node in the window.
+        # While nodes wait for room in the window, poll as usual: a record of one node may make room for another.
         only_launches = are_launching and not any(view.to_start for view in self._views)
         until = time.monotonic() + self.limits.poll_seconds * (LAUNCHING_POLLS if only_launches else 1)
         while True:
@@ -195,12 +196,14 @@ class RunWatch:
                 self._handle(event, now)
             if events:
                 self.launcher.launch_next(now)
-            news = any(isinstance(event, LaunchEnd) or event.changes_evidence for event in events)
+            news = any(
+                isinstance(event, LaunchEnd) or (event.launch, event.records) != (None, None) for event in events
+            )
             if now >= until or (news and not self.placement.busy):
                 return
 
     def _decide(self, now: float, *, by_store: bool) -> bool:
-        """Launch, fetch, restart or give up nodes as due. Returns whether the watch is over."""
+        """Launch, fetch from, restart or give up nodes as due. Returns whether the watch is over."""
         launcher, limits, views = self.launcher, self.limits, self._views
         lost_seconds = lost_after(views, limits.lost_seconds)
         for view in views:
@@ -234,7 +237,7 @@ class RunWatch:
             return False
         for view in views:
             if view.given_up:
-                self.watched.say(f"{view.name}: its runner exits after every start: read runner.log on the node")
+                self.watched.say(f"{view.name}: the runner exits after every start: read runner.log on the node")
         return True
 
     def _handle(self, event: Event, now: float) -> None:

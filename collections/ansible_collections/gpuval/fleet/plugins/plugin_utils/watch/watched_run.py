@@ -1,4 +1,4 @@
-"""What the parts of a watch share: the run, the views of its nodes, the evidence, the clocks, and the saved state."""
+"""The state of a watched run: run.json, a view of each node, the evidence, clocks, and what a resume needs."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -20,21 +20,22 @@ UNKNOWN = {"state": "unknown", "message": "the node was never started"}
 class Memory:
     """The state that a controller needs to resume the watch. Times are seconds since the run was opened."""
 
-    #: The store's stamp (version) of each record that was read, by key.
+    #: {key of a record that was read: its version in the store}
     seen: dict[str, str] = field(default_factory=dict)
-    #: The digest of the bytes of each record that was read, by key (records/digests.py).
+    #: {key of a record that was read: digest of its bytes (records/digests.py)}
     digests: dict[str, str] = field(default_factory=dict)
+    #: For each node: restarts of its runner, when it changed last, and when records were fetched from it last.
     restarts: dict[str, int] = field(default_factory=dict)
     changed: dict[str, float] = field(default_factory=dict)
     asked: dict[str, float] = field(default_factory=dict)
-    #: For each node the time until which its second measurement may start.
+    #: {node: time until which its second measurement may start}
     begin_by: dict[str, float] = field(default_factory=dict)
     begun_at: str | None = None
     window: list[int] | None = None
 
 
 class WatchedRun:
-    """A run under watch. Times are seconds of this controller's monotonic clock."""
+    """A run that this controller watches. Times are seconds of its monotonic clock."""
 
     def __init__(self, folder: run_folder.RunFolder, store: Store, say: Callable[[str], None]) -> None:
         self.folder, self.store, self.say = folder, store, say
@@ -56,7 +57,7 @@ class WatchedRun:
         return self.folder.state / MEMORY_FILE
 
     def start_clock(self, now: float) -> None:
-        """Start the run's time: at its first launch, or when the last nodes joined."""
+        """Compute the run's deadline from the start of its first watch, or from when the last nodes joined."""
         if self.memory.begun_at is None:
             self.memory.begun_at = run_folder.now()
         joined = [node["joined_at"] for node in self.info["nodes"].values() if node.get("joined_at")]
@@ -64,11 +65,11 @@ class WatchedRun:
         self.deadline = self.begun + self.info["deadline_seconds"] + run_folder.DEADLINE_SLACK_SECONDS
 
     def seconds_left(self, now: float) -> float:
-        """Seconds left of the run's time for a node that is launched now."""
+        """Seconds that a node launched at ``now`` may work: those left of gpuval_deadline_seconds."""
         return float(self.info["deadline_seconds"]) - max(0.0, now - self.begun)
 
     def restore_times(self, now: float) -> None:
-        """Restore when each node last changed and was fetched from, as an earlier controller saved it."""
+        """Restore when each node last changed, and was last fetched from, as an earlier watch saved it."""
         for view in self.views.values():
             view.changed_at = self.opened + self.memory.changed.get(view.name, now - self.opened)
             fetched = self.memory.asked.get(view.name)
@@ -82,7 +83,7 @@ class WatchedRun:
         run_folder.write_json(self.folder.problems_file, self.evidence.problems)
 
     def join(self, nodes: Mapping[str, Any], now: float) -> list[NodeView]:
-        """Add nodes to the run, after those that wait for their turn. Returns their views."""
+        """Add nodes ({name: entry for run.json}) to the run, to be launched after all others. Returns their views."""
         document = {**self.info, "created_at": run_folder.now(), "nodes": dict(nodes)}
         self.info, names = opening.merge(self.folder.read_run(), document)
         self.folder.write_run(self.info)

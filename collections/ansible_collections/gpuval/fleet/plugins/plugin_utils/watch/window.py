@@ -1,4 +1,4 @@
-"""How many nodes of a run work, and load images, at once: set by its command, or for a watched run by `make window`."""
+"""How many nodes of a run work, and load images, at once: set by its command, or while it runs by `make window`."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ def window_file(folder: run_folder.RunFolder) -> Path:
 
 
 def write_window(folder: run_folder.RunFolder, nodes: int | None, transfers: int | None) -> dict[str, Any]:
-    """Set the limits that are not None; others stay as they were set. Returns the file's content."""
+    """Set a run's limits of nodes at work and of transfers; None leaves one as it is. Returns the file's content."""
     content = {**run_folder.read_object(window_file(folder)), "at": run_folder.now()}
     content |= {key: value for key, value in (("nodes", nodes), ("transfers", transfers)) if value is not None}
     run_folder.write_json(window_file(folder), content)
@@ -32,7 +32,7 @@ def write_window(folder: run_folder.RunFolder, nodes: int | None, transfers: int
 
 
 def read_window(folder: run_folder.RunFolder, default: Window) -> Window:
-    """The limits of nodes at work that were set for the run; `default` has those that were not set or are damaged."""
+    """The limits that `make window` has set for a run; `default` holds for those that are not set or damaged."""
     content = run_folder.read_object(window_file(folder))
     limits = {name: content.get(name) for name in ("nodes", "transfers")}
     return replace(default, **{name: limit for name, limit in limits.items() if type(limit) is int and limit >= 0})

@@ -1,4 +1,4 @@
-"""Nodes that are not accepted, together by what they have in common: verdict and class, or the same reasons. Pure."""
+"""Groups nodes that are not accepted by verdict and failure class, or by equal reasons. Pure functions."""
 
 import re
 from collections import Counter
@@ -12,15 +12,15 @@ from ..problems import action_text, part_of, part_text, without
 from ..summary import decisive
 from .nodes import rack
 
-#: Matches a digest, shortened to its first twelve digits; the node's card has all digits.
+#: Matches a hexadecimal digest, which the page shortens to twelve digits; the node's card has all digits.
 DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
 
 class NodesCause:
-    """Nodes of one verdict and failure class. ``example``: the first node's reason; ``racks``: their number by rack."""
+    """Nodes of one verdict and failure class. ``example``: the first one's reason; ``racks``: {rack: number}."""
 
-    def __init__(self, verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> None:
-        self.verdict, self.word = verdict, word
+    def __init__(self, verdict: str, failure_class: str, nodes: Sequence[Mapping[str, Any]]) -> None:
+        self.verdict, self.word = verdict, failure_class
         self.names = [str(node["name"]) for node in nodes]
         self.racks = Counter(filter(None, map(rack, nodes)))
         actions = Counter(node["action"]["name"] for node in nodes if node.get("action"))
@@ -38,13 +38,13 @@ class Failure:
     names: list[str]
 
     def own(self, text: str) -> str:
-        """A text of the first node, made valid for all nodes."""
+        """A text about the first node as one about all of the group: NODE in place of the node's name."""
         return text if len(self.names) == 1 else without(self.names[0], text).replace("{node}", "NODE")
 
 
 @dataclass(frozen=True)
 class WarnedPart:
-    """Warnings about one part of a node from all its checks; or about whole nodes from one check, with all nodes."""
+    """Either the warnings of all checks about one part of a node, or those of one check about several whole nodes."""
 
     part: str
     checks: dict[str, None]
@@ -53,7 +53,7 @@ class WarnedPart:
 
 
 def warned_parts(report: Mapping[str, Any]) -> list[WarnedPart]:
-    """Warnings and missing advice: for parts in the order of nodes first, then for whole nodes."""
+    """Group a report's warnings and missing advice: those about parts first, then those about whole nodes."""
     rows: dict[tuple[str, str], WarnedPart] = {}
     for node in report["nodes"]:
         for check in node["checks"]:
@@ -75,7 +75,7 @@ def causes(report: Mapping[str, Any]) -> list[NodesCause]:
 
 
 def failures(bad: Sequence[Mapping[str, Any]]) -> list[Failure]:
-    """Nodes grouped by decisive checks and action, without their own names, in the order of each group's first node."""
+    """Group nodes whose verdict, decisive checks and action are equal apart from the node's name, in order of nodes."""
     groups: dict[Any, Failure] = {}
     for node in bad:
         name = node["name"]

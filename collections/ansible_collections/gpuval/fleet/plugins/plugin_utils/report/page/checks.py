@@ -1,4 +1,4 @@
-"""The checks of a report as a table of nodes by checks, and the nodes that are not accepted. Pure."""
+"""The checks of a report as a table of nodes by checks, and why checks did not pass. Pure functions."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,22 +11,21 @@ from ..problems import part_of
 from .encode import SharedValues, mostly, short
 from .results import EvidencePlace, Files
 
-#: One letter for each verdict, the worst first; lower case is advice.
+#: Letters of verdicts in the table of checks, the worst first: F and M are required checks only.
 LETTERS = "FMwmpsn"
 NOT_THERE = "n"
-#: For each verdict the letter of a required check, and of advice.
+#: {verdict: (letter of a required check, letter of an advisory check)}
 _LETTER = {"fail": ("F", "w"), "missing": ("M", "m"), "warn": ("w", "w"), "pass": ("p", "p"), "skipped": ("s", "s")}
 _RANK = {letter: rank for rank, letter in enumerate(LETTERS)}
 WRONG = frozenset("FMwm")
-
-#: Maximum remarks of all nodes together: the page must open even if every check of a fleet failed.
+#: Maximum reasons shown of all nodes together: the page must open even if every check of a fleet failed.
 MAX_REMARKS = 12_000
 MAX_REMARKS_OF_A_NODE = 40
 MAX_PEER_GROUPS = 6
 
 
 def letter(check: Mapping[str, Any]) -> str:
-    """The letter of a check in the table: upper case for required checks."""
+    """The letter of a check in the table of nodes by checks, from LETTERS."""
     required, advice = _LETTER[check["verdict"]]
     return required if check["severity"] == "required" else advice
 
@@ -42,12 +41,12 @@ class Column:
     source: str
     counts: Counter[str] = field(default_factory=Counter)
     expected: Counter[str] = field(default_factory=Counter)
-    #: For checks against peers a line for each kind of node: the peers, their number and range.
+    #: For a check against peers, a line for each kind of node: who the peers are, their number and range.
     beside: list[str] = field(default_factory=list)
 
     @property
     def limit(self) -> str:
-        """The limit as text; the most common one first if kinds of nodes have different limits."""
+        """The check's limit as text; if kinds of nodes have different limits, the most common one first."""
         return " / ".join(text for text, _ in self.expected.most_common(4) if text)
 
 
@@ -62,7 +61,7 @@ class ChecksTable:
                 column = Column(*(check[field] for field in ("stage", "name", "kind", "severity", "source")))
                 by_key[column.stage, column.name] = column
         names = ["", *(stage["name"] for node in report["nodes"] for stage in node["stages"])]
-        stages = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        stages = {name: index for index, name in enumerate(dict.fromkeys(names))}
         columns = sorted(by_key.values(), key=lambda column: stages.get(column.stage, 99))
         numbers = {(column.stage, column.name): number for number, column in enumerate(columns)}
         cells = []
@@ -88,7 +87,7 @@ class ChecksTable:
 def _add_peers(
     report: Mapping[str, Any], columns: Sequence[Column], cells: Sequence[Mapping[int, Mapping[str, Any]]]
 ) -> None:
-    """Add the peers of each check to its column: the fleet's text for checks between nodes, or a baseline's example."""
+    """Fill each column's ``beside``: the fleet's text for a check between nodes, or one node's reason as an example."""
     of_fleet = values_by_key(((check["stage"], check["name"]), check["reason"]) for check in report["fleet"]["checks"])
     for number, column in enumerate(columns):
         statements = list(dict.fromkeys(of_fleet.get((column.stage, column.name), ())))
@@ -101,8 +100,8 @@ def _add_peers(
 
 
 def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: SharedValues) -> dict[str, Any]:
-    """The table for the page: columns with value and part of each node, and the reasons of checks that did not pass.
-    ``texts``: of the page, each of which is stored once; the table has their numbers."""
+    """The table of checks as the page's script reads it: columns with value and part of each node, and the reasons of
+    checks that did not pass. ``texts``: stores each text of the page once; the table refers to them by number."""
     columns = []
     for index, column in enumerate(tabled.columns):
         entries = [row.get(index) for row in tabled.cells]
@@ -123,7 +122,7 @@ def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: SharedValues)
 
 
 def _value(entry: Mapping[str, Any] | None, texts: SharedValues) -> Any:
-    """The value of a check for the page: a number; of a text, a list of its index in ``texts``; None if it has none."""
+    """A check's value as the page's script reads it: a number, [index in ``texts``] for a text, None without one."""
     if entry is None or entry["value"] is None:
         return None
     value = entry["value"]
@@ -131,16 +130,16 @@ def _value(entry: Mapping[str, Any] | None, texts: SharedValues) -> Any:
 
 
 def _remarks(
-    node: Mapping[str, Any], indexes: Mapping[tuple[str, str], int], texts: SharedValues, most: int
+    node: Mapping[str, Any], indexes: Mapping[tuple[str, str], int], texts: SharedValues, max_remarks: int
 ) -> list[list[Any]]:
-    """[column, letter, part, reason, remedy] for each check that did not pass, the worst first."""
+    """[column index, letter, part, reason, remedy] for each check of a node that did not pass, the worst first."""
     wrong = sorted((check for check in node["checks"] if letter(check) in WRONG), key=lambda one: _RANK[letter(one)])
     return [
         [
             indexes[check["stage"], check["name"]], letter(check), texts.number(part_of(node, check) or "node"),
             one_line(check["reason"], 360), texts.number(check["remedy"]),
         ]
-        for check in wrong[:most]
+        for check in wrong[:max_remarks]
     ]  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""This run beside an earlier run of the same nodes, and beside the baseline that it was judged by. Reads the results of
-this controller; a file that cannot be read is passed over, since a comparison decides nothing."""
+"""Compares a run with an earlier run of the same nodes, and with the baseline that it was judged by. Skips files of
+this controller's results that cannot be read, since the comparison decides no verdict."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """An earlier run: verdicts, figures by node. ``comparable``: by node those values that this run has, too."""
+    """An earlier run: verdicts and figures by node. ``comparable``: by node, figures that the new run has, too."""
 
     run_id: str
     created_at: str
@@ -36,7 +36,7 @@ class EarlierRun:
 
 
 class Comparison:
-    """The run compared with those in the results folders beside ``directory``; with nothing if it is None.
+    """A run in the results folder ``directory`` compared with earlier runs beside it; empty if ``directory`` is None.
     ``verdicts``: nodes whose verdict changed, as (name, then, now). ``changes``: figures of nodes that moved by 2 % or
     more. ``baseline``: its title, empty without one."""
 
@@ -63,7 +63,7 @@ class Comparison:
 
 
 def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> tuple[str, list[FigureChange]]:
-    """The baseline's title, and its figures beside those of the most common kind of node in the run."""
+    """The title of a run's baseline, and its figures beside those of the run's most common kind of node."""
     if not (stored := applied_criteria.kept_criteria(run_folder.RunFolder(directory)).get("baseline")):
         return "", []
     baseline = Baseline(json.loads(stored["text"]))

@@ -1,6 +1,6 @@
-"""Curves of every node for the page: telemetry on one axis from the node's first stage to its last, loss by step. A
-node's files are as large as the node likes, and there may be a thousand: each is read once, thinned to what its share
-of the page allows, and forgotten. A malformed file has no curves; the report lists it as a problem."""
+"""Curves of every node for report.html: telemetry over the time since the node's first stage, training loss over
+steps. Files may be large and nodes a thousand: each file is read once, and thinned to its share of the page. A
+malformed file has no curves; the report lists it as a problem."""
 
 import math
 import statistics
@@ -28,7 +28,6 @@ MIN_BINS_OF_A_GPU = 60
 MAX_NODES_WITH_SIZES = 100
 MAX_SIZES = 32
 BAND: dict[str, Callable[[list[float]], float]] = {"least": min, "median": statistics.median, "greatest": max}
-
 _NUMBERS = frozenset({int, float})
 _NUMBERS_AND_NONE = frozenset({int, float, type(None)})
 _SCOPES = ("node", "gpu:", "rank:")
@@ -51,12 +50,12 @@ class NodeCurves:
 
 
 def shared(curves: Iterable[list[Any]], texts: SharedValues) -> list[list[Any]]:
-    """The result of ``as_data``, with the numbers of name, unit and stage in ``texts`` instead of these texts."""
+    """Curves as ``as_data`` returns them, but with name, unit and stage replaced by their numbers in ``texts``."""
     return [[curve[0], *map(texts.number, curve[1:4]), *curve[4:]] for curve in curves]
 
 
 def of_node(directory: Path, node: Mapping[str, Any], names: frozenset[str]) -> NodeCurves:
-    """Read the curves in ``directory`` of the last attempt of each of the node's stages."""
+    """Read a node's curves in its folder ``directory``, of the last attempt of each stage. ``names``: files there."""
     curves = NodeCurves()
     started = {stage["name"]: seconds(stage["started_at"]) for stage in node["stages"]}
     first = min((start for start in started.values() if start is not None), default=None)
@@ -86,7 +85,7 @@ def seconds(time: str | None) -> float | None:
 
 
 def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The well-formed curves of a file; none if too large, or of another node or attempt. GPUs share lists of times."""
+    """The well-formed curves in a series file; none if too large, or of another node or attempt."""
     try:
         if path.stat().st_size > MAX_SERIES_BYTES:
             return []
@@ -120,11 +119,11 @@ def _is_curve(curve: Any) -> bool:
     return bool(values) and min(values) > -GREATEST and max(values) < GREATEST
 
 
-def as_data(curves: NodeCurves, nodes: int, points_factor: int = 1) -> list[list[Any]]:
-    """The curves for the page, thinned and packed: [kind, name, unit, stage, x from, x to, low, high, {scope: pairs}].
-    Kind t: over seconds, s: over steps; b: over sizes, with {scope: [[x, y], ...]}. ``nodes``: how many share the
-    page's points; ``points_factor``: how many shares this one has."""
-    budget = min(MAX_POINTS_OF_A_NODE, points_factor * MAX_POINTS // max(1, nodes))
+def as_data(curves: NodeCurves, node_count: int, points_factor: int = 1) -> list[list[Any]]:
+    """A node's curves, thinned and packed: [kind, name, unit, stage, x from, x to, low, high, {scope: pairs}]. Kind t:
+    over seconds, s: over steps; b: over sizes in bytes, with {scope: [[x, y], ...]}. ``node_count``: nodes that share
+    the page's points; ``points_factor``: how many shares this node gets."""
+    budget = min(MAX_POINTS_OF_A_NODE, points_factor * MAX_POINTS // max(1, node_count))
     data = []
     counts = [len(scopes) for scopes in curves.timed.values()]
     share = budget // max(1, sum(counts) + sum(map(len, curves.stepped.values())))
@@ -146,7 +145,7 @@ def as_data(curves: NodeCurves, nodes: int, points_factor: int = 1) -> list[list
         count = min(bins, len(x))
         thin = {scope: thinned(piece.x, piece.y, x[0], x[-1], count) for scope, piece in drawn_scopes}
         data.append(_pack("s", name, unit, stage, (x[0], x[-1]), thin))
-    if nodes <= MAX_NODES_WITH_SIZES:
+    if node_count <= MAX_NODES_WITH_SIZES:
         for (stage, name, unit), curves_of in curves.sized.items():
             points = {
                 scope: [[short(x), short(y)] for x, y in zip(piece.x, piece.y, strict=True) if y is not None]
@@ -157,7 +156,8 @@ def as_data(curves: NodeCurves, nodes: int, points_factor: int = 1) -> list[list
 
 
 def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: float, bins: int) -> list[float | None]:
-    """Means over ``bins`` equal steps. A step without a sample repeats the one before; None outside the curve."""
+    """Means of a curve over ``bins`` equal steps from x = ``first`` to ``last``. A step without a sample repeats the
+    previous mean; a step outside the curve is None."""
     if bins < 2 or last <= first:
         values = [value for value in y if value is not None]
         return [math.fsum(values) / len(values)] if values else [None]
@@ -179,19 +179,19 @@ def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: f
     return means
 
 
-def _join_pieces(pieces: Sequence[Piece], end: float, bins: int) -> list[float | None]:
+def _join_pieces(pieces: Sequence[Piece], end_seconds: float, bins: int) -> list[float | None]:
     means: list[float | None] = [None] * bins
     for piece in pieces:
-        for index, value in enumerate(thinned(piece.x, piece.y, 0.0, end, bins)):
+        for index, value in enumerate(thinned(piece.x, piece.y, 0.0, end_seconds, bins)):
             if value is not None:
                 means[index] = value
     return means
 
 
 def _pack(
-    kind: str, name: str, unit: str, stage: str, x: tuple[float, float], curves: Mapping[str, Sequence[float | None]]
+    kind: str, name: str, unit: str, stage: str, x_range: tuple[float, float], curves: Mapping[str, list[float | None]]
 ) -> list[Any]:
     numbers = [value for values in curves.values() for value in values if value is not None]
     low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
     packed = {scope: pairs(values, low, high) for scope, values in curves.items()}
-    return [kind, name, unit, stage, *(short(float(end)) for end in (*x, low, high)), packed]
+    return [kind, name, unit, stage, *(short(float(end)) for end in (*x_range, low, high)), packed]

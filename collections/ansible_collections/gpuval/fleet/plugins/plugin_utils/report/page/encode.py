@@ -1,4 +1,4 @@
-"""Compact and safe forms of data in a page: JSON for a script element, figures as two characters, shared texts."""
+"""Compact and safe data in report.html: JSON for a script element, values as two characters each, shared texts."""
 
 import json
 import math
@@ -16,7 +16,7 @@ _PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 
 
 class SharedValues:
-    """Frequent values, each stored once and referenced by its number."""
+    """Values that occur often in a page: each is stored once and referenced by its number."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -53,12 +53,12 @@ def short(value: float | int | None) -> float | int | None:
 
 
 def mostly(values: Sequence[Any]) -> Any:
-    """The values in short: ``{"all": value, "but": {index: other}}`` if most are equal, else the list itself."""
+    """Values in short: ``{"all": value, "but": {index: other}}`` if at least half are equal, else the list."""
     keys = [repr(value) for value in values]  # 1 and True are not the same, and a list cannot be counted
     if not keys:
         return []
     common, count = Counter(keys).most_common(1)[0]
     if 2 * count < len(keys):
         return list(values)
-    but = {place: value for place, value in enumerate(values) if keys[place] != common}
+    but = {index: value for index, value in enumerate(values) if keys[index] != common}
     return {"all": values[keys.index(common)]} | ({"but": but} if but else {})

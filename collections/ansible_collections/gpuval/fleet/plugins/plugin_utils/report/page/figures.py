@@ -1,5 +1,5 @@
-"""The figures of a fleet as the page shows them: each with its plot, its outliers, and the values of every node. Pure.
-The analysis describes their spread. Outliers guide the eye; only checks decide."""
+"""The figures of a fleet as report.html shows them: each with its plot, its outliers, and the values of every node.
+Outliers guide the eye; only checks decide. Pure functions."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from .encode import GREATEST, pairs, short
 
 MAX_FIGURES = 120
 MAX_OUTLIERS = 12
-#: Maximum values beyond the plot's range that the page has exactly.
+#: Maximum number of values beyond a plot's range that the page stores exactly.
 MAX_BEYOND = 300
 BINS = 48
-#: Range of the plot to each side in robust deviations; values beyond are drawn at its edge.
+#: Range of a plot to each side of the median, in robust deviations; values beyond are drawn at the plot's edge.
 SHOWN_DEVIATIONS = 14.0
 
 
 class PlottedFigure:
-    """A figure with its plot. ``values`` are in the order of nodes; ``shown``: the range of the plot."""
+    """A figure of the fleet with its plot. ``values`` are in the order of nodes; ``shown``: (low, high) of the plot."""
 
     def __init__(self, key: Key, sample: FigureSample, *, judged: bool) -> None:
         self.key, self.judged, self.values = key, judged, list(sample.values)
@@ -49,7 +49,7 @@ class PlottedFigure:
         return "".join(f"M{round(index * wide, 1)} 28v-{height}h{wide - 0.6:.1f}v{height}z" for index, height in bars)
 
     def share(self, value: float) -> float:
-        """Position of the value in the shown range: 0 to 1."""
+        """Position of a value in the plot's range, from 0 to 1."""
         low, high = self.shown
         return min(1.0, max(0.0, (value - low) / (high - low)))
 
@@ -78,6 +78,7 @@ class PlottedFigures:
 
 
 def judged_figures(report: Mapping[str, Any]) -> set[tuple[str, str | None]]:
+    """(stage, metric) of each figure that a check of a node judges."""
     return {(check["stage"], check["metric"]) for node in report["nodes"] for check in node["checks"]}
 
 
@@ -89,13 +90,13 @@ def _shown_range(spread: Distribution) -> tuple[float, float]:
     return (low, high) if high - low > 1 / GREATEST else (low, low + 1.0)
 
 
-def as_data(figures: Sequence[PlottedFigure], nodes: int) -> list[dict[str, Any]]:
-    """The values of each figure for the chart of all nodes; for GPUs the scopes in the order of the first node."""
+def as_data(figures: Sequence[PlottedFigure], node_count: int) -> list[dict[str, Any]]:
+    """Each figure as the page's script reads it, with ``node_count`` values for each scope (node, gpu:0...)."""
     data = []
     for plot in figures:
         scopes = list(dict.fromkeys(scope for _, (_, scope) in plot.values))[:64]
         row_of = {scope: row for row, scope in enumerate(scopes)}
-        rows: list[list[float | None]] = [[None] * nodes for _ in scopes]
+        rows: list[list[float | None]] = [[None] * node_count for _ in scopes]
         for value, (number, scope) in plot.values:
             if scope in row_of:
                 rows[row_of[scope]][number] = value

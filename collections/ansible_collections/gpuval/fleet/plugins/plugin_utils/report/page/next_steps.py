@@ -1,4 +1,4 @@
-"""What to do next, as commands of the controller that can be pasted. Pure."""
+"""What to do after a run, as commands of the controller that can be pasted. Pure functions."""
 
 import re
 import shlex
@@ -12,7 +12,8 @@ _MAKE = re.compile("`(make [^`]+)`")
 
 
 def of_report(report: Mapping[str, Any], inventory: str) -> list[tuple[str, str]]:
-    """(purpose, command) of each next step, on the inventory's latest run; repairs by hand have no command."""
+    """(purpose, command) of each next step after a report; the command is empty for repairs by hand. ``inventory``: as
+    commands name it, empty for the default."""
     chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
     bad = [node for node in report["nodes"] if node["verdict"] != "PASS"]
     steps = []

@@ -1,4 +1,4 @@
-"""Hardware, rack and main figures of every node, and the properties in which nodes differ. Pure."""
+"""Hardware, rack and main figures of every node, and the properties in which nodes differ. Pure functions."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -23,8 +23,8 @@ class NodeRow(NamedTuple):
 
 
 class NodeTable:
-    """The table of a report's nodes, without columns that no node has a figure for. ``columns``: (stage, metric);
-    ``medians``: those of the fleet, with their unit."""
+    """The table of a report's nodes. ``columns``: (stage, metric) of each figure that a node has; ``medians``: the
+    fleet's median for each column, with its unit."""
 
     def __init__(self, report: Mapping[str, Any]) -> None:
         nodes = report["nodes"]
@@ -40,7 +40,7 @@ class NodeTable:
 
 
 def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ReportFigure]:
-    """The main figures of a node by (stage, metric); for several GPUs the median."""
+    """{(stage, metric): figure} of a node's main figures; for several GPUs the median."""
     columns = _columns(node["metrics"])
     stages = dict.fromkeys(stage for stage, _ in columns)
     reported = (((stage, one["name"]), one) for stage in stages for one in node["metrics"][stage])
@@ -53,12 +53,12 @@ def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ReportFigure]:
 
 
 def _columns(stages: Iterable[str]) -> list[tuple[str, str]]:
-    """(stage, metric) of each column of these stages; for several parts their median is shown."""
+    """(stage, metric) of each column that these stages have in the table of nodes."""
     return [(figure.stage, figure.metric) for figure in figures_of(stages) if figure.in_table]
 
 
 def rack(node: Mapping[str, Any]) -> str:
-    """The node's NVLink rack, else the rack of its labels; empty without one."""
+    """The name of a node's NVLink rack, else of the rack in its labels; empty without one."""
     return node.get("rack") or rack_of(node.get("labels", {}))
 
 
@@ -68,7 +68,7 @@ def _hardware(node: Mapping[str, Any]) -> str:
 
 
 def properties_of_fleet(report: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """For each property its values, the most common first, with names of nodes; none in reports of release 1.0."""
+    """[(property, [(value, node names)])] such as driver versions, the most common value first."""
     names: dict[str, dict[str, list[str]]] = {title: defaultdict(list) for title in TITLES.values()}
     for node in report["nodes"]:
         titled = {

@@ -1,10 +1,10 @@
-"""The curves of the nodes' own files. For a fleet other processes read them while this one makes the other forms."""
+"""Reads the curves in nodes' series files, for a fleet in other processes while this one makes other forms."""
 
 import gc
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,18 +16,18 @@ from ...core.processes import processors
 from . import curves
 
 MAX_PROCESSES = 4
-#: Factor of points in curves of nodes that are not PASS, unless these are a quarter of the fleet or more.
+#: Nodes that are not PASS get so many times the points per curve, unless they are a quarter of the fleet or more.
 MORE_POINTS = 4
-
-#: For each node the names of its evidence files in the results.
+#: {node name: names of its evidence files in the results folder}
 Files = Mapping[str, frozenset[str]]
-#: The files, and an iterator over each node's curves (``curves.as_data``) that waits until they are read.
+#: Evidence files by node, and an iterator over the curves of each node (``curves.as_data``), which waits for them.
 Read = tuple[Files, Iterator[list[list[Any]]]]
 
 
 @dataclass(frozen=True)
 class EvidencePlace:
-    """Where a stage's files are, seen from the report. ``path``: without suffix; ``kinds``: the suffixes to link."""
+    """Where a stage's evidence files are, relative to the report. ``path``: a pattern with {node} and {stage}, without
+    suffix; ``kinds``: suffixes of the files that the report links."""
 
     path: str
     kinds: tuple[str, ...]
@@ -36,7 +36,7 @@ class EvidencePlace:
         return self.path.format(node=node, stage=stage)
 
     def linked(self, files: Files) -> Files:
-        """Those files of each node that the report links."""
+        """The files of each node that have a suffix in ``kinds``."""
         return {
             node: frozenset(name for name in names if name.rpartition(".")[2] in self.kinds)
             for node, names in files.items()
@@ -49,8 +49,8 @@ DELIVERY = EvidencePlace("logs/{stage}/{node}", ("log",))
 
 @contextmanager
 def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Read]:
-    """Begin to read a run's results; gives the files, and an iterator over each node's curves. For a fleet other
-    processes read them, forked like Ansible's own; if a form of the report fails, they end with it."""
+    """Begin to read the evidence in a run's results folder. For a fleet other processes read the curves, forked like
+    Ansible's own; they end with the context."""
     files = _files(directory)
     bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
     more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
@@ -67,9 +67,19 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Read]
     # gc.freeze: a garbage collection in a process would copy the report's memory pages.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), initializer=gc.freeze)
     try:
-        yield files, pool.map(read, nodes, chunksize=8)
+        yield files, _or_here(pool.map(read, nodes, chunksize=8), read, nodes)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _or_here(results: Iterator[Any], read: Callable[[Any], Any], nodes: list[dict[str, Any]]) -> Iterator[Any]:
+    """Yield the ``results`` of other processes, one per node. If one was killed, ``read`` further nodes here."""
+    try:
+        for result in results:
+            yield result
+            del nodes[0]
+    except BrokenExecutor:  # out of memory?
+        yield from map(read, nodes)
 
 
 def _files(directory: Path | None) -> dict[str, frozenset[str]]:
@@ -80,8 +90,8 @@ def _files(directory: Path | None) -> dict[str, frozenset[str]]:
     return {name: frozenset(path.name for path in (directory / "nodes" / name).iterdir()) for name in names}
 
 
-def _read_node(directory: Path, nodes: int, node: Mapping[str, Any]) -> list[list[Any]]:
+def _read_node(directory: Path, node_count: int, node: Mapping[str, Any]) -> list[list[Any]]:
     if not node["files"]:
         return []
     folder = directory / "nodes" / node["name"]
-    return curves.as_data(curves.of_node(folder, node, node["files"]), nodes, node["more"])
+    return curves.as_data(curves.of_node(folder, node, node["files"]), node_count, node["more"])
