@@ -42,7 +42,7 @@ def assert_ended_before_any_launch(fleet, settings, *words, reachable=True):
     assert time.monotonic() - began < 240, done  # by default a launch alone may take that long
     before, verdict = done.output.split("FINAL ACCEPTANCE: INCOMPLETE")
     assert "- Problems of the evidence: the run cannot be prepared: " in verdict, done
-    assert "- The run has not ended: the same command resumes it" in verdict and "make rerun" not in verdict, done
+    assert "- The run has not ended: the same command resumes the run" in verdict and "make rerun" not in verdict, done
     if reachable:
         assert "launch: failed (not_prepared): the run cannot be prepared: " in verdict, done
         assert "then validate again: it resumes this run" in verdict, done

@@ -192,7 +192,7 @@ def test_a_store_that_fails_before_anything_starts_ends_with_a_verdict_and_the_s
     verdict = first.output.split("FINAL ACCEPTANCE: INCOMPLETE")[1]
     assert f"launch: failed ({name}): the store cannot be read: " in verdict, first
     assert "then validate again: it resumes this run" in verdict, first
-    assert "- The run has not ended: the same command resumes it" in verdict and "make rerun" not in verdict, first
+    assert "- The run has not ended: the same command resumes the run" in verdict and "make rerun" not in verdict, first
     run_id = first.output.split("run ", 1)[1].split(":")[0]
     assert re.search(rf"^- Store: the store cannot be read: .* \({name}\): ", verdict, re.MULTILINE), first
     assert not (fleet.node_base("node-1") / run_id).exists()

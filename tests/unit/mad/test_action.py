@@ -248,7 +248,9 @@ def test_a_wrong_password_names_the_model_and_no_secret(private, tmp_path):
 
 
 def test_a_private_repository_without_a_login_says_what_it_needs(private, tmp_path):
-    with pytest.raises(MadError, match=r"gpuval_mad_repository: git fetch failed: .*: it needs a login: name a cred"):
+    with pytest.raises(
+        MadError, match=r"gpuval_mad_repository: git fetch failed: .*: the repository needs a login: name a cred"
+    ):
         mad_jobs._root(options_of({"repository": f"{private.url}/net.git"}), tmp_path)
 
 

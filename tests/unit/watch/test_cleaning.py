@@ -36,7 +36,7 @@ def test_each_node_that_is_not_clean_is_named_with_class_and_remedy_in_natural_o
     }
     assert summary.lines[0] == "CLEAN: run r1: 1 of 4 nodes are clean, 3 are not"
     assert summary.lines[1] == "- Removed: 2 paths, 1 process or container"
-    assert summary.lines[2].startswith("- n3 not in the inventory: it is in the run but not in the inventory")
+    assert summary.lines[2].startswith("- n3 not in the inventory: the node is not in the inventory any more")
     assert summary.lines[3] == "- n9 left: could not be removed: /x: busy"
     assert summary.lines[4].startswith("- n10 not reached (refused): ssh: connect to host 192.0.2.9 port 22: Conn")
     assert summary.lines[4].endswith("then clean again with --limit n10")

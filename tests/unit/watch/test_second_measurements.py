@@ -184,7 +184,7 @@ def test_those_that_wait_for_their_turn_have_longer(ordered):
     assert queue.withdrawn == []
     launcher.end_second_measurements(now + 920)
     assert not launcher.ordered and all(watched.views[name].done for name in ORDERED)
-    assert f"{ORDERED[1]}: not measured again: its turn did not come in time" in "".join(lines)
+    assert f"{ORDERED[1]}: not measured again: the second one did not start in time" in "".join(lines)
 
 
 def test_a_launch_that_fails_is_a_second_measurement_that_did_not_begin(ordered):

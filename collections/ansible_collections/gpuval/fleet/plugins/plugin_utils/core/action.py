@@ -62,7 +62,7 @@ class ControllerAction(OutputLimit, ActionBase):
             raise AnsibleActionFail(text, result=error.result) from None
         except GpuvalError as error:
             failure = {"failed_subject": subject} if (subject := subject_of(error)) else {}
-            raise AnsibleActionFail(folded(str(error)), result=failure) from None  # each cause would add its message
+            raise AnsibleActionFail(folded(str(error)), result=failure) from None  # Ansible would print causes, too
         except OSError as error:
             paths = {**(options.get("store") or {}), **options}
             settings = [name for name in ("results_dir", "state_dir") if paths.get(name)]
@@ -70,7 +70,7 @@ class ControllerAction(OutputLimit, ActionBase):
             if not problem:
                 raise
             raise AnsibleActionFail(folded(problem)) from None
-        except AnsibleConnectionFailure as error:  # it repeats what the node's SSH server sent
+        except AnsibleConnectionFailure as error:  # the message contains text from the node's SSH server
             raise AnsibleConnectionFailure(folded(str(error.message))) from None
         if result.get("failed"):
             result = _printed(result)

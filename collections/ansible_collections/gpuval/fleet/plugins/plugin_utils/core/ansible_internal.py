@@ -188,7 +188,7 @@ def cache_bytecode() -> None:
     loader.get_code = get_code
 
 
-cache_bytecode()  # before any other import
+cache_bytecode()  # before the collection's other modules are imported
 # At exit Python searches all of Ansible's objects for garbage several times: a fifth of a short command's time. Where
 # DuckDB is loaded that stays: without it DuckDB prints fifty lines about objects that were not collected.
 atexit.register(lambda: None if "duckdb" in sys.modules else gc.freeze())

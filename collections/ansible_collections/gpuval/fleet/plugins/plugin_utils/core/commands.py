@@ -77,7 +77,7 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
     def playbook(match: re.Match[str]) -> str:
         try:
             return f"`{_playbook(match[1], match[2], sources, failed)}`"
-        except ValueError:  # quotes that do not close: words of a node, no command of gpuval's
+        except ValueError:  # unclosed quotes: text from a node, not a command of gpuval
             return match[0]
 
     return _MAKE.sub(playbook, text)

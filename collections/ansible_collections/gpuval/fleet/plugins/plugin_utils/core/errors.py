@@ -23,7 +23,7 @@ def subject_of(error: BaseException | None) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """The reason why a file cannot be read, without error number and path."""
+    """The reason in an error about a file, as text without error number and path."""
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -31,7 +31,7 @@ def disk_problem(error: OSError, folders: Mapping[str, Path]) -> str:
     """The message for an error of the disk: what happened, and which setting to change; empty for other errors.
     ``folders``: {setting: folder in use that it chooses}."""
     path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None
-    not_made = error.errno == errno.ENOENT and path in folders.values()  # as in /proc, where no folder can be made
+    not_made = error.errno == errno.ENOENT and path in folders.values()  # no folder can be made there, as in /proc
     if error.errno not in (*_FULL, *_NOT_OURS) and not not_made:
         return ""
     within = [name for name, folder in folders.items() if path and (path == folder or folder in path.parents)]

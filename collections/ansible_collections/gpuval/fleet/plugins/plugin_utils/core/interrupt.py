@@ -49,5 +49,5 @@ def end_at_interrupt() -> None:
             os._exit(EXIT_CODE)
 
     for ending in ENDING_SIGNALS:
-        if signal.getsignal(ending) != signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(ending) != signal.SIG_IGN:  # under nohup SIGHUP stays ignored
             signal.signal(ending, end)

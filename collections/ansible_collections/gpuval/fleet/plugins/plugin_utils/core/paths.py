@@ -31,7 +31,7 @@ def version() -> str:
 
 
 def expand_user(path: str) -> Path:
-    """The path with ``~`` expanded; ``~`` of an unknown user stays."""
+    """The path with its leading ``~`` expanded, unless the user is unknown."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises RuntimeError for an unknown user
 
 

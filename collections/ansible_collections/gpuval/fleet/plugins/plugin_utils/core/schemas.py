@@ -47,7 +47,7 @@ class Invalid(GpuvalError, ValueError):  # noqa: N818  (what the document is)
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The document ``schemas/<name>.schema.json``."""
+    """The JSON Schema in ``schemas/<name>.schema.json`` of the collection."""
     document: dict[str, Any] = json.loads((COLLECTION / f"schemas/{name}.schema.json").read_text(encoding="utf-8"))
     return document
 
@@ -95,15 +95,15 @@ def _rank(error: jsonschema_rs.ValidationError) -> tuple[int, bool]:
 def _invalid(name: str, document: Any, what: str, best: jsonschema_rs.ValidationError) -> list[Invalid]:
     """One validation error as a list of one `Invalid`; for unknown keys one for each key."""
     path, value = tuple(best.instance_path), document
-    for key in path:  # a key of digits comes as a number
+    for key in path:  # jsonschema_rs gives a key of digits as a number
         value = value[str(key)] if isinstance(value, Mapping) else value[key]
-    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has neither infinity nor NaN
         return [Invalid(what, path, "a number must be finite")]
-    if isinstance(best.kind, jsonschema_rs.ValidationErrorKind.Pattern):  # whose message repeats the whole value
+    if isinstance(best.kind, jsonschema_rs.ValidationErrorKind.Pattern):  # its message repeats the whole value
         return [Invalid(what, path, f"{value[:MAX_SHOWN]!r} does not have the form {best.kind.pattern}")]
     kinds: Any = jsonschema_rs.ValidationErrorKind
     declared: Any = schema(name)
-    for key in best.schema_path[:-1]:  # this path has references resolved
+    for key in best.schema_path[:-1]:  # this path has the schema's references resolved
         declared = declared[key]
     if isinstance(best.kind, kinds.AdditionalProperties) and declared.get("properties"):
         properties = declared["properties"]

@@ -20,7 +20,7 @@ class YamlError(GpuvalError, ValueError):
 
 
 class StrictLoader(SafeLoader):
-    """A safe loader that also refuses duplicate keys."""
+    """A safe YAML loader that also refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[str] = set()

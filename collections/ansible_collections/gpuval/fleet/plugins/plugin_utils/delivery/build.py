@@ -237,7 +237,7 @@ def _record(folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, sta
     path = folder.evidence_file(node, stage)
     try:
         if path.is_symlink():
-            return None, "it is a link"
+            return None, "the file is a link"
         with path.open("rb") as stream:
             raw = stream.read(MAX_RECORD_BYTES + 1)
         return accept_record(raw, run_id=run["run_id"], node=node, stage=stage), ""
@@ -270,7 +270,7 @@ def _log(path: Path, limit: int) -> str:
 
 
 def _curves(path: Path, name: str, identity: str, converter: InternalDataConverter, evidence: Path) -> None:
-    """Write a stage's time series under the node's unique id, for report.html."""
+    """Write a node's time series at ``path`` into the folder ``evidence``, under its unique id ``identity``."""
     document = read_object(path, MAX_SERIES_BYTES)
     if document is None or document.get("node") != name or not isinstance(document.get("series"), list):
         return

@@ -29,7 +29,7 @@ SAME_SIZE = "Size of src and dst objects identical"
 
 @dataclass
 class SentFiles:
-    """Number of files sent, and number of files that were there already."""
+    """Number of files of a delivery that were sent, and that the destination had already (``there``)."""
 
     sent: int = 0
     there: int = 0

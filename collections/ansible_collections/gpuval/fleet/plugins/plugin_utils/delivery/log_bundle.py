@@ -51,7 +51,7 @@ def run_folder_of(results: Path, run_id: str, inventory: Sequence[str] = ()) -> 
 
 
 def _is_of_run(folder: Path) -> bool:
-    return folder.is_dir() and not runs_folder.is_place(folder)  # the name may be an inventory's
+    return folder.is_dir() and not runs_folder.is_place(folder)  # the name may be that of an inventory
 
 
 def asked_run_id(folder: Path, run_id: str) -> str:
@@ -115,7 +115,7 @@ def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden:
 
 
 def _files(run_folder: Path, target: Path, store: Path, redact: SecretRedactor) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file to bundle, one at a time: those of a hundred nodes exceed memory."""
+    """Yield (name, content) of each file for the logs bundle, one at a time: together they may exceed memory."""
     folder = run_folder / "logs"
     for path in sorted(folder.glob("*.tar.gz")):
         if path.name != target.name:

@@ -51,7 +51,7 @@ def seal(folder: Path, summary: Mapping[str, Any]) -> list[File]:
 
 
 def sums(files: Iterable[File]) -> str:
-    """The checksums of files in the format of `sha256sum -c`."""
+    """The text of SHA256SUMS: checksums of files in the format of `sha256sum -c`."""
     return "".join(f"{file.sha256}  {file.path}\n" for file in files)
 
 

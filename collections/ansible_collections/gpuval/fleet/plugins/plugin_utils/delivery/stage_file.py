@@ -110,7 +110,7 @@ class _Limited(io.RawIOBase):
         data = self._stream.read(self._left + 1 if size < 0 else min(size, self._left + 1))
         self._left -= len(data)
         if self._left < 0:
-            raise ValueError(f"it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+            raise ValueError(f"the archive unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
         return data
 
 

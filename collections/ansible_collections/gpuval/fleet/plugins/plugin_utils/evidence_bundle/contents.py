@@ -117,8 +117,8 @@ def make(sources: BundleSources, check: Callable[[Path], str], say: Callable[[st
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield the path of a folder to make, which replaces `target` unless the block raises."""
-    for path in target.parent.glob(f".{target.name}.*"):  # of a command that was killed
+    """Yield the path of a folder to make, which replaces the folder `target` unless the context raises."""
+    for path in target.parent.glob(f".{target.name}.*"):  # left by a command that was killed
         shutil.rmtree(path, ignore_errors=True)
     draft, old = (target.with_name(f".{target.name}.{secrets.token_hex(4)}") for _ in range(2))
     try:

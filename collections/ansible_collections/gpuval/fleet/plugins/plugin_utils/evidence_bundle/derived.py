@@ -35,7 +35,7 @@ def make(bundle: Path, sensitive: Sensitive, key: bytes, say: Callable[[str], No
     """Make the renamed bundle and its table of names beside a sealed bundle, unless both exist for the same bundle,
     ``key`` and names. Returns whether that changes files; check mode changes none. Raises GpuvalError, OSError."""
     target, table, root_digest = bundle.with_name(FOLDER), bundle.with_name(NAMES_FILE), _root_digest(bundle)
-    names = dataclasses.asdict(dataclasses.replace(sensitive, secrets=set()))  # they may change, and are in no record
+    names = dataclasses.asdict(dataclasses.replace(sensitive, secrets=set()))  # secrets are in no record
     made_of = keyed_name(key, "sources", json.dumps([version(), root_digest, names], default=sorted, sort_keys=True))
     is_made = (read_object(table, MAX_LOG_BYTES) or {}).get("made_of") == made_of and _root_digest(target) != ""
     if is_made or check_mode:
@@ -46,7 +46,7 @@ def make(bundle: Path, sensitive: Sensitive, key: bytes, say: Callable[[str], No
     with contents.replacing(target) as draft:
         draft.mkdir(mode=0o700)
         originals = derive(bundle, draft, renamer_of(bundle, sensitive, key))
-        with suppress(OSError):  # its signatures stay if nothing changed
+        with suppress(OSError):  # signatures stay if nothing changed
             shutil.copyfile(target / statement.STATEMENT, draft / statement.STATEMENT)
         statement.seal(draft, {**statement.predicate_of(draft), "derived_from": root_digest})
     text = json.dumps({"made_of": made_of, **originals}, ensure_ascii=False, indent=1)
@@ -55,7 +55,7 @@ def make(bundle: Path, sensitive: Sensitive, key: bytes, say: Callable[[str], No
 
 
 def _root_digest(bundle: Path) -> str:
-    """The root digest of a bundle; empty if it has no statement, or other files."""
+    """The SHA-256 of the statement of a bundle; empty without one, or if a file differs from the statement."""
     with suppress(OSError, ValueError):
         problems, _, payload, _ = verify_bundle.check_bundle(bundle, {})
         return "" if problems else hashlib.sha256(payload).hexdigest()
@@ -93,7 +93,7 @@ def derive(bundle: Path, target: Path, renamer: NameRenamer) -> dict[str, Any]:
             _rename(path, source, renamed, renamer)
     facts = judging.kept_facts(source)
     if facts is None:
-        raise EvidenceBundleError(f"{bundle}: it has no judgement.json: run `make evidence`")
+        raise EvidenceBundleError(f"{bundle}: there is no judgement.json: run `make evidence`")
     before, after = (_digests(folder, dataclasses.replace(facts, verdict_before=None)) for folder in (source, renamed))
     renamer.digests = {digest: after[renamer.ids[node], stage] for (node, stage), digest in before.items()}
     for path in last:
@@ -142,6 +142,6 @@ def _decisions(report: Path, ids: Mapping[str, str]) -> dict[str, Any]:
     for node in nodes:
         checks = report_file.unpack_node({**node, "metrics": {}}, head)["checks"]
         verdicts = sorted((one["name"], one["stage"] or "", one["part"], one["verdict"]) for one in checks)
-        text = repr((node["verdict"], node["class"], verdicts))  # a thousand nodes' verdicts are 200,000
+        text = repr((node["verdict"], node["class"], verdicts))  # as a digest: 1000 nodes have 200,000 verdicts
         decided[ids.get(node["name"], node["name"])] = hashlib.sha256(text.encode()).digest()
     return decided

@@ -36,7 +36,7 @@ def judge(data_folder: Path, run_folder: RunFolder) -> str:
     extensions.use(sorted((data_folder / EXTENSIONS).glob("*")))
     run, facts = run_folder.read_run(), judging.kept_facts(run_folder)
     if facts is None:
-        raise GpuvalError("it has no .state/judgement.json")
+        raise GpuvalError("the bundle has no .state/judgement.json")
     kept = facts.given or applied_criteria.kept_criteria(run_folder) or {"criteria": [], "baseline": None}
     schemas.validate("judging", {"schema": "gpuval.judging/1", **kept}, what="run_criteria.json")
     checks = criteria.beside_shipped(applied_criteria.write_criteria(kept, data_folder / applied_criteria.JUDGING))

@@ -112,7 +112,7 @@ class NameRenamer:
             )
             for key, item in value.items()
         }
-        # in an order that tells nothing of the inventory
+        # sorted, since the order of the inventory may reveal names
         return dict(sorted(renamed.items())) if field in NODE_FIELDS and renamed.keys() != value.keys() else renamed
 
     def file(self, raw: bytes, *, is_document: bool) -> bytes:

@@ -39,7 +39,7 @@ judge_again.main(Path(sys.argv[2]), Path(sys.argv[3]))
 
 
 class ReplayError(GpuvalError):
-    """A bundle that cannot be judged again; the message has the reason."""
+    """An evidence bundle cannot be judged again; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ReplayResult:
     of_verdicts: bool
 
     def problem(self) -> str:
-        """The first difference as text; empty if there is none."""
+        """The first difference of the report that was judged again, as text; empty if there is none."""
         if not self.differences:
             return ""
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""

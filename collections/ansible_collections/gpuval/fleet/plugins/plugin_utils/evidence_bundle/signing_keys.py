@@ -113,7 +113,7 @@ def _load_private_key(state_dir: Path, environment: Mapping[str, str]) -> Ed2551
     except OSError as error:
         source = f"{VARIABLE} is neither PEM nor a file that can be read" if text else f"{path}: the private key"
         raise SettingError(f"{source}: {reason_of(error)}") from None
-    with suppress(ValueError, TypeError, UnsupportedAlgorithm):  # which may quote the key
+    with suppress(ValueError, TypeError, UnsupportedAlgorithm):  # the error may quote the key
         key = load_pem_private_key(pem, None)
         if isinstance(key, Ed25519PrivateKey):
             return key

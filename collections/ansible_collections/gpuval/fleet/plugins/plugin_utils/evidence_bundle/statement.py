@@ -93,7 +93,7 @@ def check(folder: Path, known: KnownKeys, copy: Path | None = None) -> Statement
         raise EvidenceBundleError(f"{folder}: {reason_of(error)}") from error
     signatures = {keyid: state for keyid, state in states.items() if state != LACKING or keyid in known.required}
     for keyid in {keyid for keyid, state in signatures.items() if state not in (INVALID, LACKING)}:
-        judged_at = str(predicate.get("judged_at") or "unknown")  # sorts after any time
+        judged_at = str(predicate.get("judged_at") or "unknown")  # "unknown" sorts after any time
         if keyid in known.revoked:
             signatures[keyid] = f"{REVOKED} ({known.revoked[keyid]})"
         elif judged_at > known.until.get(keyid, judged_at):

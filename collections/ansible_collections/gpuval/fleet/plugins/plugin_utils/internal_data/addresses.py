@@ -76,7 +76,7 @@ class Addresses:
         self._replace = replace
 
     def hide(self, text: str) -> str:
-        """The text with each address replaced by what ``replace`` returns."""
+        """The text with each internal or known address replaced by what ``replace`` returns."""
         if ":" in text or "-" in text:
             text = _MAC.sub(self._mac, text)
         if ":" in text:

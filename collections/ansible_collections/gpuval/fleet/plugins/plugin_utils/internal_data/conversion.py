@@ -85,7 +85,7 @@ class InternalDataConverter:
         return self._plain(text)
 
     def _plain(self, text: str) -> str:
-        """Convert names and addresses in a text, without decoding URL-encoded text."""
+        """Replace names and addresses in a text, without decoding URL-encoded text."""
         if self._encoded.search(text):
             text = _BASE64.sub(lambda match: HIDDEN if self._encoded.search(match.group()) else match.group(), text)
         for folder, replacement in self._folders:
@@ -100,7 +100,7 @@ class InternalDataConverter:
         return self._user_pattern.sub(lambda _match: "user", text)
 
     def document(self, value: Any) -> Any:
-        """Convert every text in a JSON document, keys too."""
+        """Replace internal data in every text of a JSON document, keys included."""
         if isinstance(value, str):
             return self.short(value)
         if isinstance(value, Mapping):
@@ -130,7 +130,7 @@ class InternalDataConverter:
         return self.literal.get(name) or self._by_lower[name.lower()]
 
     def is_word(self, name: str) -> bool:
-        """Whether a name is kept in running text, because it is an ordinary word there."""
+        """Whether the name of a machine is a common word, which is kept in running text."""
         return is_ordinary(name) or name in self.known.ordinary
 
     def placeholder(self, kind: str, original: str) -> str:

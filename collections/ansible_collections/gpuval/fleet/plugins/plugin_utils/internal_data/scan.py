@@ -59,7 +59,7 @@ def read_targets(
             is_secret = bool(_SECRET_NAME.search(name))
             if not is_secret and name not in (*_HOST_VARIABLES, *_MAPPINGS):
                 continue
-            with contextlib.suppress(AnsibleError):  # a template without a value
+            with contextlib.suppress(AnsibleError):  # a template that cannot be rendered
                 value = variables[name]
                 if name in _HOST_VARIABLES:
                     (targets.addresses if _address(str(value)) else targets.names).add(str(value))
@@ -156,7 +156,7 @@ def _in_base64(text: str) -> set[str]:
     forms = set()
     for offset, first in enumerate((0, 2, 3)):
         encoded = base64.b64encode(b"\0" * offset + text.encode()).decode().rstrip("=")
-        last = len(encoded) - ((offset + len(text.encode())) % 3 > 0)  # the last one may have bits of later text
+        last = len(encoded) - ((offset + len(text.encode())) % 3 > 0)  # the last character may have bits of later text
         forms |= {encoded[first:last], encoded[first:last].replace("+", "-").replace("/", "_")}
     return forms
 
@@ -195,7 +195,7 @@ def own_terms(secrets: Iterable[str], collection: Path) -> frozenset[str]:
 
 
 def own_words(collection: Path) -> frozenset[str]:
-    """The words, in lower case, of the files whose texts a delivery shows."""
+    """All words, in lower case, of the collection's files whose texts a delivery may show."""
     words: set[str] = set()
     for folder in ("schemas", "skus", "failures", "plugins/plugin_utils"):
         for text in _texts_below(collection / folder):

@@ -34,7 +34,7 @@ _WITH_VALUE = frozenset(f"-{letter}" for letter in "oiplFWJEcmbBDLRSeQwIO")
 
 
 def is_secret_variable(name: str) -> bool:
-    """Whether a variable of that name may hold a secret itself."""
+    """Whether the value of a variable with this name may be a secret, not the path of one."""
     return (is_secret(name) or name.lower().endswith("_pass")) and not name.lower().endswith(_FILES)
 
 
@@ -124,7 +124,7 @@ class Sensitive(InternalData):
         name = name.strip().strip("[]")
         if address := canonical(name):
             self.addresses.add(address)
-        elif node is None and not is_ordinary(name):  # ordinary words are no names
+        elif node is None and not is_ordinary(name):  # a common word identifies no machine
             self.hosts.add(name)
         elif node is not None and not is_ordinary(name):
             self.nodes_of.setdefault(name, set()).add(node)

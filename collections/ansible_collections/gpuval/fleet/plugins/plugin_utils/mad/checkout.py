@@ -67,7 +67,7 @@ class Login:
 
 
 def is_address(text: str) -> bool:
-    """Whether the text is an address that git can clone; otherwise it is a folder."""
+    """Whether a text is an address that git can clone, and not the path of a folder."""
     return bool(_ADDRESS.fullmatch(text))
 
 
@@ -130,7 +130,7 @@ def _git_remedy(error_text: str, login: Login | None) -> str:
         return "check address and revision"
     if login:
         return "check username and password in credential.json"
-    return "it needs a login: name a credential (cred of a model), or set up git's credential helper or SSH"
+    return "the repository needs a login: name a credential (cred of a model), or set up git's credential helper or SSH"
 
 
 def credentials_for(model: MadModel, document: Mapping[str, Any]) -> dict[str, str]:

@@ -137,7 +137,7 @@ def _document(source: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     try:
         document = parse_json(source, subject=SETTING)
     except MadError as malformed:
-        document = parse_literal(source, str(malformed))  # {'gpu_vendor': 'AMD'}, as other tools write it
+        document = parse_literal(source, str(malformed))  # a Python literal such as {'gpu_vendor': 'AMD'}
     if not isinstance(document, Mapping):
         raise MadError(f"{SETTING}: is no object of names and values")
     return document

@@ -39,7 +39,7 @@ class Provider:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Names of the variables with credentials that a download needs."""
+        """Names of the variables with the credentials that a download from this provider needs."""
         account, keys = S3.get(self.kind, ("", ()))
         return tuple(f"{account}_{key}" for key in keys)
 
@@ -113,7 +113,7 @@ def _mountable(path: str, subject: str) -> str:
         raise MadError(f"{subject}: {shown(path)} is no absolute path without colons")
     below = any(normal == folder or normal.startswith(f"{folder}/") for folder in FORBIDDEN)
     above = any(folder.startswith(f"{normal.rstrip('/')}/") for folder in FORBIDDEN)
-    personal = re.match(r"/home(/[^/]+)?$|.*/\.", normal)  # such as /home/me and /home/me/.ssh
+    personal = re.match(r"/home(/[^/]+)?$|.*/\.", normal)  # a home folder, or a hidden folder such as /home/me/.ssh
     if below or above or personal:
         raise MadError(
             f"{subject}: {shown(path)} belongs to the node's system or a user: move the data to a folder of its own"

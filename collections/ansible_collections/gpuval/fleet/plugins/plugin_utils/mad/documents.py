@@ -40,7 +40,7 @@ def located(root: Path, name: str) -> Path:
     path = root / name
     try:
         resolved = path.resolve()
-    except (OSError, RuntimeError) as error:  # a circle of links
+    except (OSError, RuntimeError) as error:  # links that lead in a circle
         raise MadError(f"{name}: the path cannot be resolved: remove links that lead to each other") from error
     if not resolved.is_relative_to(root.resolve()):
         raise MadError(f"{name}: a link leads out of the repository: replace it by what it names")
@@ -81,7 +81,7 @@ def parse_json(data: bytes | str, *, subject: str) -> Any:
         raise MadError(f"{subject}: nested too deeply") from error
     except MadError as error:
         raise MadError(f"{subject}: {error}") from error
-    except ValueError as error:  # for example a number of thousands of digits
+    except ValueError as error:  # such as a number with thousands of digits
         raise MadError(f"{subject}: a number is too long") from error
 
 

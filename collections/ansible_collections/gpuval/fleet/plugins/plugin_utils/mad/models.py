@@ -53,14 +53,14 @@ class MadModel:
 
     @property
     def where(self) -> str:
-        """Where the model is declared, for messages: file and name."""
+        """File and name of the model, as the subject of messages."""
         return f"{self.file}: model {self.name}"
 
 
 def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
     """The model in one entry of the models.json `file`. `number`: position of the entry, from 1. With a `scope` the
     file is scripts/SCOPE/models.json, and name and paths of the model are relative to that folder."""
-    # null means not specified
+    # null means that a field is not specified
     entries: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
     fields: dict[str, Any] = {key: value for key, value in entries.items() if value is not None}
     name_text = fields["name"] if isinstance(fields.get("name"), str) else ""

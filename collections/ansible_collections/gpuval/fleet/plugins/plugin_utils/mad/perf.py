@@ -108,7 +108,7 @@ def _results(
     if BEGIN in log_text:
         return _of_csv(model_name, _csv_in(log_text))
     match = next(iter(collections.deque(_PERFORMANCE.finditer(log_text), maxlen=1)), None)
-    if match is None:  # the line is in the part that the log leaves out
+    if match is None:  # the log leaves out the part with the performance
         for metric in metrics:
             if metric["name"].startswith(stage["name"]) and metric["value"] is not None:
                 return [{"performance": repr(metric["value"]), "metric": metric["unit"], "status": SUCCESS}]
@@ -120,7 +120,7 @@ def _results(
 def _of_csv(model: str, text: str) -> list[dict[str, str]]:
     """A result for each row of a model's own CSV, named MODEL_row; a row without a number is a failure."""
     results = []
-    with contextlib.suppress(csv.Error):  # rows before the malformed one count
+    with contextlib.suppress(csv.Error):  # rows before a malformed row count
         for raw in itertools.islice(csv.DictReader(io.StringIO(text), skipinitialspace=True), MAX_ROWS):
             named = ((str(name).strip(), cell or "") for name, cell in raw.items() if name is not None)
             cells = {name: one_line(cell, MAX_CELL) for name, cell in named}
@@ -148,7 +148,7 @@ def table(log: str) -> str:
 
 
 def written(rows: Iterable[Mapping[str, str]]) -> str:
-    """The text of a perf.csv with these rows."""
+    """The text of a perf.csv with its header and these rows."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -232,7 +232,7 @@ def _cell(text: str) -> str:
 
 
 def _unescaped(cell: str) -> str:
-    """The text that `_cell` turned into this cell."""
+    """The text of a cell in perf.csv without the protection against formulas that `_cell` adds."""
     if cell.startswith(" --"):
         return cell[1:]
     return cell[1:] if cell.startswith("'") and csv_cell(cell[1:]) == cell else cell

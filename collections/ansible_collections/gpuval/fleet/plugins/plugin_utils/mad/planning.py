@@ -104,7 +104,7 @@ class Planned:
         return bool(self.distributed and self.is_gang and self.distributed.launcher == contexts.MPIRUN)
 
     def gpus_per_node(self, context: MadContext) -> int:
-        """GPUs requested on each node of a gang; 0: all of the node's GPUs."""
+        """Number of GPUs that a multi-node model needs on each node; 0: all of the node's GPUs."""
         return (self.distributed.processes if self.distributed else 0) or max(self.model.n_gpus, 0) or len(context.gpus)
 
     @property

@@ -97,7 +97,7 @@ class ModelTag:
 
     @property
     def whole(self) -> str:
-        """The tag without its options, in the form of a model's name."""
+        """The tag without its options, written like the name of a model: `scope/word` or `word`."""
         return f"{self.scope}/{self.word}" if self.scope else self.word
 
     def selects(self, model: MadModel) -> bool:

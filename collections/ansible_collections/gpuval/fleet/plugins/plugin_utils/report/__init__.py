@@ -38,11 +38,11 @@ def write_forms(
             "cluster_test_report.json": lambda: cluster_test_json(report),
             "gpuval.prom": lambda: run_text(report),
             "perf.csv": lambda: perf_csv(report),
-            "failed_nodes.txt": lambda: (f"{name}\n" for name in failed),  # for --limit @failed_nodes.txt
+            "failed_nodes.txt": lambda: (f"{name}\n" for name in failed),  # argument of --limit @...
             **models.forms(report, directory, csv, images),
-            "report.html": lambda: page_of(report, directory, read),  # last: other processes read its curves meanwhile
+            "report.html": lambda: page_of(report, directory, read),  # last, since other processes read its curves
         }
-        for name, text in forms.items():  # one at a time: for a thousand nodes all forms take hundreds of megabytes
+        for name, text in forms.items():  # one at a time: all forms of 1000 nodes take hundreds of MB
             write_file(directory / name, text())
     return {name: directory / name for name in forms}
 

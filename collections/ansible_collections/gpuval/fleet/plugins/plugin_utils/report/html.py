@@ -58,7 +58,7 @@ def page_of(
     ``directory``, ``evidence``: as of `html_report`."""
     files, drawings = read
     linked = evidence.linked(files)
-    # a delivery leaves the site: no commands for the controller, nothing about other runs
+    # the page of a delivery leaves the site: it has no commands for the controller, and nothing about other runs
     folder = directory if evidence is RESULTS else None
     comparison, node_table = compared.Comparison(report, folder), nodes.NodeTable(report)
     tabled, spread = checks.ChecksTable(report), figures.PlottedFigures(report)
@@ -121,7 +121,7 @@ _WORDING = {
     "decisive": decisive,
     "places": places,
     "anchor": lambda name: "#node=" + quote(one_line(name, 253), safe=""),
-    # names of metrics and checks may wrap after a word; join escapes the words
+    # names of metrics and checks may wrap after each underscore; join escapes their words
     "breakable": lambda name: Markup("_<wbr>").join(clean_text(name).split("_")),
     "short": lambda value: short(float(value)),
     "plain": lambda cell: units.human(*cell[:2]).partition(" (")[0],
@@ -213,7 +213,7 @@ def _analysis_data(report: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     judged = figures.judged_figures(report)
     differing = [entry for entry in analysis["statistics"] if entry["min"] != entry["max"]]
-    # figures with a check come first, otherwise in the order of the stages
+    # figures that a check judges come first, then the others, both in the order of stages
     differing.sort(key=lambda entry: (entry["stage"], entry["metric"]) not in judged)
     return {
         "groups": by_group(analysis),

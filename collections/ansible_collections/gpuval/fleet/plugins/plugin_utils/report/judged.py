@@ -31,7 +31,7 @@ def judge(inputs: JudgementInputs, written: Callable[[str], str] | None = None) 
     facts, history = inputs.facts, PeerHistory.of(inputs.facts.standings)
     report = report_on(inputs, history)
     if facts.is_attended:
-        report["run"].setdefault("resume", "the same command resumes it")
+        report["run"].setdefault("resume", "the same command resumes the run")
     actions.assign(report, facts.earlier)
     remedies = dict(facts.remedies)
 

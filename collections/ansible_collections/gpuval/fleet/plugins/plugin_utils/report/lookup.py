@@ -23,7 +23,7 @@ def find_node(text: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def node_facts(report: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of ``ansible_facts.gpuval`` that ``metrics_facts`` returns."""
+    """The value of ``ansible_facts.gpuval`` for one node of a report, which the module ``metrics_facts`` returns."""
     metrics = [metric for stage in node["stages"] for metric in node["metrics"].get(stage["name"], [])]
     parts: dict[str, dict[str, Any]] = {}
     for metric in metrics:

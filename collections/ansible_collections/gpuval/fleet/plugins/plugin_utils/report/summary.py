@@ -56,7 +56,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
         for check in node["checks"]
         if check["kind"] == "launch" and check["verdict"] == "missing"
     )
-    if counted.total() > 1:  # at a hundred nodes the pattern shows more than the names
+    if counted.total() > 1:  # with many nodes the counts by class say more than names
         lines.append("Not started: " + ", ".join(f"{count} {word}" for word, count in counted.most_common()))
     if gangs := report["fleet"].get("gangs"):
         lines += report_section.console_lines(gangs, {node["name"]: node["verdict"] for node in nodes})
@@ -65,7 +65,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def verdict_title(report: Mapping[str, Any]) -> str:
-    """The verdict on the run as first line of FINAL ACCEPTANCE."""
+    """The verdict on a run as the first line of FINAL ACCEPTANCE shows it."""
     is_untested = report["verdict"] in ACCEPTED and report.get("run", {}).get("gpus_tested") is False
     return one_line(report["verdict"]) + (" (no GPU was tested)" if is_untested else "")
 
@@ -87,7 +87,7 @@ def _untested_gpus(report: Mapping[str, Any]) -> list[str]:
 
 
 def node_lines(report: Mapping[str, Any]) -> list[str]:
-    """A line for each problem of nodes that are not PASS, limited in number."""
+    """Lines on why nodes are not PASS, at most MAX_NODE_LINES problems."""
     listed = problems.problems(bad_nodes(report))
     lines = problems.lines(listed[:MAX_NODE_LINES], report["run"]["run_id"])
     hidden = sum(len(problem.nodes) for problem in listed[MAX_NODE_LINES:])
@@ -111,7 +111,7 @@ def rack_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def bad_nodes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The nodes that are not PASS, FAIL first."""
+    """The nodes of a report that are not PASS, those with FAIL first."""
     bad = (node for node in report["nodes"] if node["verdict"] != "PASS")
     return sorted(bad, key=lambda node: node["verdict"] != "FAIL")
 
@@ -189,7 +189,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     if undeclared:
         lines.append(f"GPU count not declared: {some_of(undeclared)}; set gpuval_gpu_count to have it checked")
     lines += filter(None, [_mixed(nodes), _unknown_models(nodes)])
-    on_bus = {node["name"]: node_metrics(node, "facts").get("gpu_hardware_count") for node in nodes}  # used or not
+    on_bus = {node["name"]: node_metrics(node, "facts").get("gpu_hardware_count") for node in nodes}  # even if unused
     untested = [node["name"] for node in nodes if node["sku"] == "cpu" and (on_bus[node["name"]] or {}).get("value")]
     if untested:
         lines.append(f"GPUs not tested, because gpuval_sku is cpu: {some_of(untested)}")

@@ -156,7 +156,7 @@ def stages_to_retry(
 def _only_waits_for(
     stage: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], chosen: Sequence[str], stopped_by_chosen: bool
 ) -> bool:
-    """Whether a skipped stage would run now that the stages in ``chosen`` are retried."""
+    """Whether a skipped stage would run if the stages in ``chosen`` are retried."""
     needs = stage.get("needs", ())
     met = all(need in chosen or records.get(need, {}).get("state") == "success" for need in needs)
     return met and (stopped_by_chosen or any(need in chosen for need in needs))

@@ -49,7 +49,7 @@ def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
     detail = f"{answer.get('msg', 'the clean failed')} {answer.get('module_stderr') or ''}".strip()
     failure = launch_errors.classify("", detail)
     message = launch_errors.plain(detail)
-    if failure.name == "not_started":  # only the message is known
+    if failure.name == "not_started":  # the failure has no class, only a message
         return {"state": LEFT, "message": message, **lists}
     state = NOT_REACHED if failure.name in launch_errors.BEFORE_LOGIN else LEFT
     return {"state": state, "class": failure.name, "message": message, "remedy": f"{failure.steps}, {_AGAIN}", **lists}
@@ -72,7 +72,7 @@ def may_hold(launch: Mapping[str, Any], cleaned_at: str | None) -> bool:
         return False
     if launch.get("directory") or launch.get("attempt", 1) > 1:
         return True
-    if launch.get("state") == "refused":  # refused before anything was written
+    if launch.get("state") == "refused":  # the node refused before the launch wrote anything
         return False
     return launch_errors.described(launch)["class"] not in launch_errors.NOTHING_WRITTEN
 
@@ -96,12 +96,12 @@ def absent(expected: Iterable[str], played: Iterable[str], inventory: Iterable[s
     outcomes = {}
     for name in set(expected) - set(played):
         if name in hosts:
-            outcomes[name] = {"state": LEFT_OUT, "message": "what the run left on it stays"}
+            outcomes[name] = {"state": LEFT_OUT, "message": "what the run left on the node stays"}
         else:
             outcomes[name] = {
                 "state": NOT_IN_INVENTORY,
-                "message": "it is in the run but not in the inventory, so what the run left on it stays",
-                "remedy": f"add it to the inventory again, {_AGAIN}",
+                "message": "the node is not in the inventory any more, so what the run left on it stays",
+                "remedy": f"add the node to the inventory again, {_AGAIN}",
             }
     return outcomes
 

@@ -12,7 +12,7 @@ from ..records.documents import FINAL_STATES, LAUNCHED
 from ..records.failure_classes import traits_of
 from ..records.launch_errors import is_not_measured_again
 
-#: How often a runner that exited is restarted at most.
+#: Maximum number of restarts of a runner that exited.
 MAX_RESTARTS = 2
 #: Back-off of an unreachable node in seconds: the first wait, doubled up to the longest.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 15.0, 300.0
@@ -43,7 +43,7 @@ class NodeView:
     restarts: int = 0
     #: "launch" or "fetch" while a task of this kind runs or waits for the node, else empty.
     busy: str = ""
-    #: Whether the node's launch waits for its turn.
+    #: Whether the node waits to be launched.
     to_start: bool = False
     #: Whether tasks can run on the node: it is a host of this play that has not failed.
     in_play: bool = True
@@ -111,7 +111,7 @@ class NodeView:
 
     @property
     def done(self) -> bool:
-        """Whether no further records are expected of the node."""
+        """Whether the watch expects no further records of the node."""
         if self.busy or self.to_start or self.queued_until is not None:
             return False
         ended = self.complete or self.given_up or self.lost or self.attempt_ended or self.refused_again
@@ -134,7 +134,7 @@ class NodeView:
 
     @property
     def needs_images(self) -> bool:
-        """Whether the node's images are not present yet."""
+        """Whether images of the node's plan are still missing on the node."""
         if self.pulling is not None:
             return self.pulling
         return TRANSFER_STAGE in self.stages and self.state(TRANSFER_STAGE) not in FINAL_STATES
@@ -225,7 +225,7 @@ def keep_started(earlier: Mapping[str, Any], launch: Mapping[str, Any]) -> dict[
         return dict(launch)
     if earlier.get("attempt", 1) == launch["attempt"]:
         return {**earlier, "message": f"started earlier; now {launch['state']}: {launch['message']}"}
-    return {**launch, "directory": earlier.get("directory")}  # where the evidence of the earlier attempt is
+    return {**launch, "directory": earlier.get("directory")}  # its evidence is there
 
 
 def update(view: NodeView, stage: str, record: Mapping[str, Any], now: float) -> str | None:

@@ -45,7 +45,7 @@ class StorePoller:
     def restore(self) -> None:
         """Load the records that an earlier watch of this run has read into the results folder."""
         for digests in (self._watched.folder.state / "returned").glob("*.json"):
-            digests.unlink()  # of fetched records, which that controller may not have kept: fetch them again
+            digests.unlink()  # that watch may not have kept the fetched records: fetch again
         for key in list(self._watched.memory.seen):
             parts = parse_key(self._watched.info["folder"], key)
             file = self._watched.folder.evidence_file(parts[2], parts[1]) if parts else None
@@ -81,7 +81,7 @@ class StorePoller:
             except StoreError as error:
                 errors[entry.key] = error
                 if time.monotonic() - began > AWAY_SECONDS:
-                    break  # the next round reads the others
+                    break  # the next poll reads the other records
                 continue
             has_read = True
             self._unread.pop(entry.key, None)
@@ -130,7 +130,7 @@ class StorePoller:
         try:
             if self._access.start():
                 self._watched.say("the embedded store was restarted")
-            # a clean of another run may have rotated the keys
+            # a clean of another run may have rotated the store's keys
             self._watched.store = Store(self._access.connection(), timeout=AWAY_TIMEOUT, attempts=1)
         except StoreError as broken:
             self._watched.say(str(broken))
@@ -164,8 +164,8 @@ class StorePoller:
         node, stage = record["node"], record["stage"]
         view = watched.views[node]
         known, digests = view.records.get(stage), watched.memory.digests
-        is_confirmed = record == known and digests.get(key) == BY_CHANNEL  # the store has what came by the channel
-        if now is not None and record is not known and not is_confirmed:  # an outdated one changes nothing
+        is_confirmed = record == known and digests.get(key) == BY_CHANNEL  # the store has the record that the node gave
+        if now is not None and record is not known and not is_confirmed:  # an outdated record changes nothing
             digests[key] = digest_of_bytes(raw, MAX_RECORD_BYTES) if stamp else BY_CHANNEL
         run_folder.write_json(watched.folder.evidence_file(node, stage), as_written(record))
         if view.lost:
@@ -232,7 +232,7 @@ class WatchPublisher:
         )
         try:
             for view in watched.views.values():
-                # Uses the open connection instead of one for each launch.
+                # Upload plans here: each launch would need a connection of its own.
                 if view.launched and view.name not in self._plans and watched.folder.plan_file(view.name).exists():
                     plan = watched.folder.read_plan(view.name)
                     publishing.put(watched.store, watched.info, f"plans/{view.name}.json", plan)

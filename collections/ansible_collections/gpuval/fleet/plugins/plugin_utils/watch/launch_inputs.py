@@ -49,7 +49,7 @@ def controller_name() -> str:
     """USER@HOST of this controller, by which operators recognise its runs on nodes."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # the account has no name
+    except (KeyError, OSError):  # the user id has no name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 
@@ -197,7 +197,7 @@ def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runt
         conditions = {"in_python": is_python, "environment": environment}
         # the test imports modules in the Python of workloads only, so other stages keep only needs with "start"
         needs = [need for need in declaration.get("requires") or () if is_python or "start" in need]
-        if any("_dir}" in value for value in environment.values()):  # folders of the run do not exist yet
+        if any("_dir}" in value for value in environment.values()):  # the run's folders do not exist before the launch
             needs = []
         for need in [] if declaration.get("image") and runtime != "host" else [PYTHON] * is_python + needs:
             trial = trials.setdefault(json.dumps(conditions, sort_keys=True), {**conditions, "needs": {}})

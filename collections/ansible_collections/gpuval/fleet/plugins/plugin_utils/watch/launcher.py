@@ -60,7 +60,7 @@ class Launcher:
         for view in self._watched.views.values():
             view.in_play = view.name in present
             if view.name not in everyone or (view.complete and view.launch.get("nonce")):
-                continue  # without a nonce another controller, or rendered manifests, started it: a launch finds out
+                continue  # a complete node without nonce was started elsewhere: a launch finds that out
             if view.not_measured_again:
                 continue
             if not view.in_play:
@@ -132,7 +132,7 @@ class Launcher:
         if waits and not was_queued:
             seconds, message = self._wait_for_node, view.launch.get("message")
             self._watched.say(f"{view.name}: queued for {seconds:.0f} s: {message}")
-        if was_queued and not waits:  # the time is over: report the refusal
+        if was_queued and not waits:  # the wait is over: report why the launch is refused
             view.tries = 0
         view.queued_until = until if waits else None
 
@@ -159,7 +159,7 @@ class Launcher:
                 continue
             if not (is_late if waits else view.done or (is_late and self._placement.withdraw(view))):
                 continue
-            why = (view.launch.get("contact") or view.launch).get("message") or "its turn did not come in time"
+            why = (view.launch.get("contact") or view.launch).get("message") or "the second one did not start in time"
             row = row_of(NOT_MEASURED_AGAIN)
             reason = {"class": row.name, "message": f"not measured again: {why}", "remedy": row.remedy}
             self._watched.say(f"{name}: {reason['message']}; its first measurement stands")
@@ -176,14 +176,14 @@ class Launcher:
         for view in self._watched.views.values():
             view.queued_until = None
             if view.to_start and not view.busy:
-                message = "its turn did not come before the run's deadline: raise gpuval_deadline_seconds"
+                message = "the node was not launched before the run's deadline: raise gpuval_deadline_seconds"
                 self.fail(view, {"state": "failed", "message": message}, now)
 
     def end_at_deadline(self, now: float) -> None:
         self.end_waiting(now)
         for view in self._watched.views.values():
             if view.busy == "launch" and not view.launched:
-                message = "its launch, or the transfer of its images before it, was not complete at the run's deadline"
+                message = "the launch, or the transfer of images before it, was not complete at the run's deadline"
                 self.fail(view, {"state": "failed", "message": message}, now)
 
     def _not_started(self, view: NodeView, previous_launch: Mapping[str, Any], *, reported: bool = False) -> None:

@@ -24,7 +24,7 @@ class PlannedAttempt:
 
     number: int = 1
     stages: Sequence[str] = ()
-    #: Maximum duration in seconds from its launch.
+    #: Maximum seconds from the launch to the end of the attempt.
     seconds: float = math.inf
 
     def launch(self, node: str, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Placement(Protocol):
     @property
     @abstractmethod
     def busy(self) -> bool:
-        """Whether an event of a launch or fetch is still to come."""
+        """Whether a launch or fetch still runs, so that its event is still to come."""
 
     @abstractmethod
     def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
@@ -111,10 +111,10 @@ class Placement(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop processes that still run on the controller."""
+        """Stop processes of launches and fetches that still run on the controller."""
 
     def begin(self, views: Mapping[str, NodeView]) -> None:
-        """Prepare the launches; called once, before the first."""
+        """Prepare the launches of a run; called once, before the first one."""
         return
 
     def next_attempt(self, view: NodeView) -> PlannedAttempt | None:
@@ -134,7 +134,7 @@ class Placement(Protocol):
         return {}
 
     def add(self, view: NodeView) -> None:
-        """Handle a new node that joined the run."""
+        """Prepare the launch of a node that joined the run."""
         return
 
 
@@ -179,7 +179,7 @@ class JobPlacement(Placement):
             follow(FOLLOW_SECONDS)
         for view in views:
             stated, known = self._stated_by(view), self._folder.read_digests(view.name)
-            if stated or known.stated:  # an earlier attempt's digests are not those of this one
+            if stated or known.stated:  # digests of an earlier attempt do not hold for this one
                 known.channel, known.stated = channel, stated
                 run_folder.write_json(self._folder.digests_file(view.name), vars(known))
 

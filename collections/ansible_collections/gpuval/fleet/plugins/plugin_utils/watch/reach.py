@@ -10,7 +10,7 @@ from ..core.errors import GpuvalError
 from ..runs.folder import RunFolder, read_object
 
 SHELL, FOLLOW = "shell", "follow"
-#: Number of earlier log lines to show.
+#: Number of lines at the end of a log to show.
 LINES = 200
 #: Starts a shell in a container that may lack bash.
 _ANY_SHELL = "command -v bash >/dev/null && exec bash; exec sh"
@@ -70,7 +70,7 @@ def on_host(
     else:
         logs = shlex.join(f"{directory}/logs/{stage}.log" for stage in stages)
         follows = "" if ended else "-F "
-        remote = f"exec tail -n {LINES} {follows}{logs} 2>/dev/null"  # tail complains about logs that do not exist yet
+        remote = f"exec tail -n {LINES} {follows}{logs} 2>/dev/null"  # tail warns of logs that do not exist yet
     if become_user:  # only a shell can ask for the password
         asks = "" if task == SHELL else "-n "
         remote = f"sudo {asks}-u {shlex.quote(become_user)} sh -c {shlex.quote(remote)}"

@@ -78,7 +78,7 @@ class Scheduler(ABC):
     still_words: ClassVar[tuple[str, str]] = ("still FAIL", "removes it")
 
     def __init__(self, action: Any, options: Any, *, gangs: bool = False) -> None:
-        """`options`: those of the action's step."""
+        """`action`: the action plugin; `options`: those of its step; `gangs`: whether it runs multi-node stages."""
         self._action, self._options, self._task_vars, self._gangs = action, options, action.task_vars, gangs
         self._workloads = GANG_WORKLOADS if gangs else WORKLOADS
 
@@ -98,7 +98,7 @@ class Scheduler(ABC):
 
     @property
     def requests(self) -> int:
-        """Number of requests to a cluster's API so far."""
+        """Number of requests that were sent to a cluster's API so far."""
         return 0
 
     @abstractmethod
@@ -128,7 +128,7 @@ class Scheduler(ABC):
 
     def clean(self) -> dict[str, Any]:
         """Remove what runs made, and check that it is gone. Returns the result of the step. Raises GpuvalError."""
-        return {"changed": False, "msg": "it keeps nothing of runs"}
+        return {"changed": False, "msg": "this scheduler keeps nothing of runs"}
 
     def gather(
         self, run_id: str, nodes: Sequence[str], secrets: Collection[str], archive: KeepArchive, state: KeepState
@@ -194,7 +194,7 @@ class JobScheduler(Scheduler):
 
 
 def scheduler_of(name: str) -> type[Scheduler]:
-    """The class of the scheduler with this name. Raises SettingError."""
+    """The class of the scheduler ``name``: ssh, kubernetes, slurm or one of an extension. Raises SettingError."""
     return extensions.load_class("schedulers", name, Scheduler)  # type: ignore[type-abstract]
 
 

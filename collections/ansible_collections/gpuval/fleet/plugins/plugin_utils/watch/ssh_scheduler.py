@@ -102,11 +102,11 @@ class SshScheduler(Scheduler):
     def reach(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
         options = self._options
         if node not in self._task_vars["hostvars"]:
-            raise reach.ReachError("it is no host of this inventory")
+            raise reach.ReachError("the node is no host of this inventory")
         values = self._task_vars["hostvars"][node]
         target = ssh_prober.from_variables(node, values, self._action.connection)
         if not (way := self._way(target, values)):
-            raise reach.ReachError(f"its connection is {target.connection}, neither SSH nor local")
+            raise reach.ReachError(f"the connection to the node is {target.connection}, neither SSH nor local")
         return reach.over_ssh(options.what, folder, node, self._followed(folder, node, stages), *way)
 
     def _way(self, target: ssh_prober.SshTarget, values: Mapping[str, Any]) -> tuple[list[str], str] | None:

@@ -40,10 +40,10 @@ class WatchLimits:
     """Intervals and time limits of a watch, and how many nodes work (`max_nodes_at_once`) or load images
     (`max_transfers`) at once; 0 is all of them."""
 
-    #: Interval between two reads of the store, and between two fetches from a node that cannot reach the store.
+    #: Seconds between two reads of the store, and between two fetches from a node that cannot reach the store.
     poll_seconds: float = 2.0
     pull_seconds: float = 15.0
-    #: Time without a heartbeat until a node's records are fetched, and until the node is given up.
+    #: Seconds without a heartbeat until a node's records are fetched, and until the node is given up.
     silence_seconds: float = 90.0
     lost_seconds: float = 1800.0
     #: Number of retries of one stage.

@@ -32,7 +32,7 @@ def letter(check: Mapping[str, Any]) -> str:
 
 @dataclass
 class Column:
-    """One check over all nodes, as a column of the table."""
+    """One check over all nodes, as a column of the table of nodes by checks."""
 
     stage: str
     name: str

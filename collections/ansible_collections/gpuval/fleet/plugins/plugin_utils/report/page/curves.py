@@ -77,7 +77,7 @@ def of_node(directory: Path, node: Mapping[str, Any], names: frozenset[str]) -> 
 
 
 def seconds(time: str | None) -> float | None:
-    """Seconds of an RFC 3339 time; None for any other text."""
+    """An RFC 3339 time as seconds since 1970; None for any other text."""
     try:
         return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() if time else None
     except (ValueError, OverflowError):
@@ -105,7 +105,7 @@ def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]
 
 
 def _is_curve(curve: Any) -> bool:
-    """Whether the curve can be drawn: it has a name, and as many y as x values, all numbers or null."""
+    """Whether a curve of a series file can be drawn: it has a name, and as many y as x values, all numbers or null."""
     texts = [curve.get(key) for key in ("name", "unit", "scope", "x_unit")]
     if not all(isinstance(text, str) and len(text) <= 100 for text in texts) or not texts[2].startswith(_SCOPES):
         return False

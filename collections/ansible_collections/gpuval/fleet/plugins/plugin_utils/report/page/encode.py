@@ -29,7 +29,7 @@ class SharedValues:
 
 
 def script_json(value: Any) -> str:
-    """JSON that can neither end a script element nor start a comment in it."""
+    """The value as JSON that can neither end an HTML script element nor start a comment in it."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -54,7 +54,7 @@ def short(value: float | int | None) -> float | int | None:
 
 def mostly(values: Sequence[Any]) -> Any:
     """Values in short: ``{"all": value, "but": {index: other}}`` if at least half are equal, else the list."""
-    keys = [repr(value) for value in values]  # 1 and True are not the same, and a list cannot be counted
+    keys = [repr(value) for value in values]  # repr tells 1 from True, and a list has no hash
     if not keys:
         return []
     common, count = Counter(keys).most_common(1)[0]

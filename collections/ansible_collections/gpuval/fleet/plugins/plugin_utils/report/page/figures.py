@@ -38,7 +38,7 @@ class PlottedFigure:
         return units.human(value, self.key.unit)
 
     def x(self, value: float) -> float:
-        """The value's position in a plot of width 200."""
+        """The horizontal position of a value in a plot that is 200 units wide."""
         return round(self.share(value) * 200, 1)
 
     def path(self) -> str:

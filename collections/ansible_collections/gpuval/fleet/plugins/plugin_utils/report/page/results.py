@@ -36,7 +36,7 @@ class EvidencePlace:
         return self.path.format(node=node, stage=stage)
 
     def linked(self, files: Files) -> Files:
-        """The files of each node that have a suffix in ``kinds``."""
+        """{node: names of its evidence files that the report links}, those with a suffix in ``kinds``."""
         return {
             node: frozenset(name for name in names if name.rpartition(".")[2] in self.kinds)
             for node, names in files.items()
@@ -78,7 +78,7 @@ def _or_here(results: Iterator[Any], read: Callable[[Any], Any], nodes: list[dic
         for result in results:
             yield result
             del nodes[0]
-    except BrokenExecutor:  # out of memory?
+    except BrokenExecutor:  # a process was killed (out of memory?)
         yield from map(read, nodes)
 
 
