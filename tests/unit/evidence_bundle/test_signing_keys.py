@@ -220,7 +220,7 @@ def test_a_list_whose_keyid_is_not_that_of_its_key_is_refused(site):
     document = listed(site)
     document["keys"][0]["keyid"] = "a" * 64
     (site / PUBLIC_FILE).write_text(json.dumps(document))
-    with pytest.raises(SettingError, match=f"listed with the keyid {'a' * 64} has another one"):
+    with pytest.raises(SettingError, match=f"the keyid {'a' * 64} for a key with another keyid"):
         read_known_keys(site)
 
 
@@ -231,7 +231,7 @@ def test_keyids_that_change_places_are_refused(site):
     old, new = document["keys"]
     old["keyid"], new["keyid"] = new["keyid"], old["keyid"]
     (site / PUBLIC_FILE).write_text(json.dumps(document))
-    with pytest.raises(SettingError, match="has another one"):
+    with pytest.raises(SettingError, match="for a key with another keyid"):
         read_known_keys(site)
 
 

@@ -190,7 +190,7 @@ def test_a_limit_that_is_no_range_is_named(tmp_path):
     (tmp_path / "hosts").write_text("n[01:03]\n")
     done = listed(tmp_path / "hosts", "--list", "--limit", "n[01-100]")
     assert done.returncode != 0
-    assert done.stderr.startswith("[ERROR]: --limit: the range 'n[01-100]' is not one ([001:100]): ")
+    assert done.stderr.startswith("[ERROR]: --limit: 'n[01-100]' is no range such as [001:100]: ")
 
 
 def test_text_in_a_list_is_never_a_template(tmp_path):

@@ -25,7 +25,7 @@ def names_of(text: str) -> list[str]:
     try:
         names: list[str] = expand_hostname_range(with_colons(text))
     except Exception as error:  # Ansible raises several kinds of errors
-        raise SettingError(f"the range {text!r} is not one ([001:100]): {error}") from None
+        raise SettingError(f"{text!r} is no range such as [001:100]: {error}") from None
     if not names:
         raise SettingError(f"the range {text!r} is empty")
     return names

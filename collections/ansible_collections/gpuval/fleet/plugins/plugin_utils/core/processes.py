@@ -32,7 +32,7 @@ def beside(function: Callable[[], Result], node_count: int) -> Iterator[Callable
     reader, writer = fork.Pipe(duplex=False)
 
     def compute() -> None:
-        with suppress(Exception):  # `result` computes again, and raises there
+        with suppress(Exception):  # result() computes again in the parent, and raises there
             writer.send(function())
 
     child = fork.Process(target=compute, daemon=True)

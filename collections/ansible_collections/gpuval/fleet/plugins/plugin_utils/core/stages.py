@@ -21,7 +21,7 @@ DEPTHS = ("quick", "standard", "burnin", "soak")
 
 @dataclass(frozen=True)
 class Profile:
-    """``profiles/<name>.yml``. ``settings`` replace defaults of stages; ``cpu_settings`` both on nodes without GPUs."""
+    """``profiles/<name>.yml``. ``settings`` replace defaults of stages, without GPUs ``cpu_settings`` both."""
 
     stages: Sequence[str]
     gang_stages: Sequence[str] = field(default_factory=list)

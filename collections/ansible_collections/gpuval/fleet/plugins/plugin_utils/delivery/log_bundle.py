@@ -38,7 +38,7 @@ STORE_LOGS = ("writer.log", "reader.log")
 MAX_FILE_BYTES = 64 << 20
 MAX_STORE_LOG_BYTES = 4 << 20
 GATHERED, NOT_ASKED = "gathered", {"state": "unknown", "message": "the node was not asked"}
-#: Folder of logs without a run: logs matter most when a run could not start.
+#: Folder for logs that belong to no run: they matter most when a run could not start.
 NO_RUN = "no-run"
 
 

@@ -46,7 +46,7 @@ def make(bundle: Path, sensitive: Sensitive, key: bytes, say: Callable[[str], No
     with contents.replacing(target) as draft:
         draft.mkdir(mode=0o700)
         originals = derive(bundle, draft, renamer_of(bundle, sensitive, key))
-        with suppress(OSError):  # signatures stay if nothing changed
+        with suppress(OSError):  # keep signatures: they hold if nothing changed
             shutil.copyfile(target / statement.STATEMENT, draft / statement.STATEMENT)
         statement.seal(draft, {**statement.predicate_of(draft), "derived_from": root_digest})
     text = json.dumps({"made_of": made_of, **originals}, ensure_ascii=False, indent=1)

@@ -33,7 +33,7 @@ NODE_FIELDS = frozenset(
     {"node", "worker", "nodes", "names", "members", "alone", "twin", "gangs", "left_out", "bad_links", "suspect_links",
      "faults", "evidence", "earlier_gpus", "culprits"}
 )  # fmt: skip
-#: {field, or (field around it, field), whose whole text is replaced: kind of its placeholder}
+#: {JSON key, or (key of the object around it, key), whose whole text is replaced: kind of the placeholder}
 REPLACED_FIELDS = {
     "machine_id": "machine", "boot_id": "boot", "host_key": "key", ("", "machine"): "machine", ("", "bucket"): "bucket",
     ("origin", "inventory"): "inventory", ("origin", "store"): "store", ("origin", "namespace"): "namespace",

@@ -53,7 +53,7 @@ def read_known_keys(state_dir: Path, lists: Iterable[Path] = (), required_files:
     if mistyped := [
         entry["keyid"] for entry, (keyid, _key) in zip(keys, parsed, strict=True) if entry["keyid"] != keyid
     ]:
-        raise SettingError(f"the key that is listed with the keyid {mistyped[0]} has another one")
+        raise SettingError(f"a list of keys has the keyid {mistyped[0]} for a key with another keyid")
     required = dict(_parse_public(_read(path), str(path)) for path in required_files)
     revoked = [entry for document in documents for entry in document["revoked"]]
     reasons = {entry["keyid"]: f"{entry['at']}: {entry['reason']}" for entry in revoked}

@@ -105,7 +105,7 @@ class InternalDataConverter:
             return self.short(value)
         if isinstance(value, Mapping):
             nodes = {key: value[key] for key in ("node", "worker") if isinstance(value.get(key), str)}
-            # Here names of nodes are converted even if they are ordinary words.
+            # Below these keys a name of a node is replaced even if it is a common word.
             ids = {key: self.known.names[name] for key, name in nodes.items() if name in self.known.names}
             return {self.short(key): ids[key] if key in ids else self.document(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):

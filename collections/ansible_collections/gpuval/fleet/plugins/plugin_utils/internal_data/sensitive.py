@@ -42,9 +42,9 @@ def is_secret_variable(name: str) -> bool:
 class Sensitive(InternalData):
     """Collects sensitive data from the controller, the inventory and the nodes' facts."""
 
-    #: {alias: nodes that have it}
+    #: {other name of a node (alias), such as a host name: nodes that have it}
     nodes_of: dict[str, set[str]] = field(default_factory=dict)
-    #: Aliases that nodes reported, which may be any word; and aliases that the inventory declares.
+    #: Aliases that nodes themselves reported, which may be any word; and aliases that the inventory declares.
     claimed: set[str] = field(default_factory=set)
     declared: set[str] = field(default_factory=set)
     #: Names of switches that only nodes reported, which may be any word.

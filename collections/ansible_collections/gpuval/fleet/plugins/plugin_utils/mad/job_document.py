@@ -33,7 +33,7 @@ def job_of(
     model = plan.model
     csv = model.multiple_results
     seconds = timeout_seconds(model, options.timeout, context.timeout_multiplier)
-    container: dict[str, Any] = {} if options.in_pods else {"user": "0:0"}  # root, since scripts install packages
+    container: dict[str, Any] = {} if options.in_pods else {"user": "0:0"}  # root: models' scripts install packages
     volumes = [
         f"{placed.provider.path}:{placed.home}" + ("" if placed.provider.readwrite else ":ro")
         for placed in plan.data

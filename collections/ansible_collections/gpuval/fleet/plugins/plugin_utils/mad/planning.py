@@ -21,7 +21,7 @@ from .documents import MadError, located, read_bytes
 from .models import UNSET, MadModel
 from .repository import Repository
 
-#: How pods get images that the controller builds, for messages.
+#: Advice in messages on how pods get images that the controller builds.
 BY_REGISTRY = "set gpuval_mad_registry to one that the controller pushes to and the nodes pull from"
 _NO_IMAGE_NAME = re.compile(r"[^a-z0-9._-]+")
 #: Consecutive separators, of which image references allow only one between letters and digits.

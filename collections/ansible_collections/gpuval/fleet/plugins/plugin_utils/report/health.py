@@ -45,8 +45,7 @@ def read(path: Path) -> dict[str, Any]:
         schemas.validate("health", document, what="it")
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path} is damaged ({error}): restore or remove it, then `make report`") from error
-    nodes: dict[str, Any] = document["nodes"]
-    return nodes
+    return dict(document["nodes"])
 
 
 def merged(earlier: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:

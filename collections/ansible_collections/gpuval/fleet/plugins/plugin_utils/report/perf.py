@@ -41,8 +41,7 @@ def _rows(node: Mapping[str, Any], *, zeros: bool) -> Iterator[str]:
             parts = list(metrics)
             if not zeros and unit == "count" and all(part["value"] == 0 for part in parts):
                 continue
-            scope, ends = parts[0]["scope"], ","
-            number = parts[0]["value"]
+            scope, number, ends = parts[0]["scope"], parts[0]["value"], ","
             if len(parts) > 1:
                 values = [part["value"] for part in parts if part["value"] is not None]
                 scope, number = kind, statistics.median(values) if values else None
@@ -52,7 +51,7 @@ def _rows(node: Mapping[str, Any], *, zeros: bool) -> Iterator[str]:
 
 
 def _figure(metric: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What the metrics of one row have in common: name, kind of part (node, gpu, ...), unit."""
+    """(name, kind of part such as node or gpu, unit): metrics that share these share a row of perf.csv."""
     return metric["name"], metric["scope"].partition(":")[0], metric["unit"]
 
 

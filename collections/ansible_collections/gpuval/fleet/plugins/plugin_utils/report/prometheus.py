@@ -16,7 +16,7 @@ from ..judge.checks_without_criteria import renumbered
 Sample = tuple[str, Mapping[str, str], float]
 RUN_VERDICTS = ("PASS", "PARTIAL", "FAIL", "INCOMPLETE")
 NODE_VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
-#: {exported metric: help text}, without the figures of stages.
+#: {exported Prometheus metric: help text}, without the figures of stages.
 METRICS = {
     "gpuval_run_info": "The run of this file.",
     "gpuval_run_verdict": "1 for the verdict on the run.",

@@ -189,7 +189,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     if undeclared:
         lines.append(f"GPU count not declared: {some_of(undeclared)}; set gpuval_gpu_count to have it checked")
     lines += filter(None, [_mixed(nodes), _unknown_models(nodes)])
-    on_bus = {node["name"]: node_metrics(node, "facts").get("gpu_hardware_count") for node in nodes}  # even if unused
+    on_bus = {node["name"]: node_metrics(node, "facts").get("gpu_hardware_count") for node in nodes}  # used or not
     untested = [node["name"] for node in nodes if node["sku"] == "cpu" and (on_bus[node["name"]] or {}).get("value")]
     if untested:
         lines.append(f"GPUs not tested, because gpuval_sku is cpu: {some_of(untested)}")

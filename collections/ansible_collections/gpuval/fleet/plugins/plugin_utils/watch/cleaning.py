@@ -78,8 +78,8 @@ def may_hold(launch: Mapping[str, Any], cleaned_at: str | None) -> bool:
 
 
 def spare(outcomes: Mapping[str, dict[str, Any]], holders: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The outcomes of a clean by node, but no fault for nodes that were not reached, or cannot run the clean, unless a
-    run may have left something there (`holders`)."""
+    """The outcomes of a clean by node. A node that was not reached, or cannot run the clean, is only a fault if a run
+    may have left something there (`holders`)."""
     holding = set(holders)
     return {
         name: {"state": NOTHING, "message": "no run has left anything on it"}

@@ -27,7 +27,7 @@ def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequ
     folder = run_folder.find_or_place(results, run["run_id"], inventory)
     if folder.run_file.exists() and not folder.is_imported:
         raise run_folder.RunError(f"{folder.path} is a run of this controller: no other run replaces it")
-    known = run_folder.read_object(folder.import_file)  # empty for a damaged file, which is written again
+    known = run_folder.read_object(folder.import_file)  # a damaged file reads as {}, and is written again
     if known and {**known, **_origin_of(store, run)} != known:
         raise run_folder.RunError(
             f"{folder.path} has another run of this id (bucket {known.get('bucket')}, folder {known.get('folder')}, "
@@ -45,7 +45,7 @@ def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequ
     try:
         if stages:
             gangs, round_runs = _read_gangs(store, run)
-    except stored_runs.Damaged as error:  # the reason why the gangs are not judged
+    except stored_runs.Damaged as error:  # why multi-node stages are not judged
         is_whole, reason = False, f"{UNREAD}: {error}"
         problems = [*problems, *({"node": name, "stage": stage, "reason": reason} for name, stage in stages)]
     run_folder.keep_inventory(folder, results, inventory)

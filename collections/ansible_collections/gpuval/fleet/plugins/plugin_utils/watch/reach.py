@@ -43,7 +43,7 @@ def over_ssh(
     ended = folder.read_run()["finished_at"] is not None
     if task == FOLLOW and ended and node in folder.read_cleaned():
         kept = folder.evidence_file(node, followed[0]).parent
-        raise ReachError(f"`make clean` removed its folder of this run. Its records and logs are in {kept}")
+        raise ReachError(f"`make clean` removed the run's folder on the node. Its records and logs are in {kept}")
     directory = folder.read_launch(node).get("directory")
     return on_host(task, directory, followed, connection, become_user, ended=ended)
 
