@@ -238,9 +238,8 @@ class Cluster:
                 return ""
             raise
         except Unreachable as error:
-            raise Unreachable(
-                f"{error}; another possible cause: the kubelet of the node of {pod} does not answer"
-            ) from None
+            text = f"{error}; another possible cause: the kubelet of the node of {pod} does not answer"
+            raise Unreachable(text) from None
         return answer.data.decode("utf-8", "replace")
 
     def serves(self, kind: str) -> bool:

@@ -50,6 +50,7 @@ class ControllerFiles:
         return [self._add_source(source, f"inventory/{number}") for number, source in enumerate(sources, 1)]
 
     def _add_source(self, source: str, target_folder: str) -> str:
+        """Add an inventory source below `target_folder`, a path below PROJECT. Returns the source's path in the pod."""
         path = Path(source).absolute()
         if "," in source and not path.exists():
             return source  # a comma-separated list of hosts, not a file

@@ -43,7 +43,8 @@ def by_node(
     pods: Iterable[Thing],
     events: Iterable[Thing],
 ) -> dict[str, NodeObjects]:
-    """The objects of each node of `expected`, by node. Events of a Job that is gone are assigned by the Job's name."""
+    """{node: its objects} for the `expected` nodes. `nodes`: Node objects by name. Events of a Job that is gone belong
+    to the node in the Job's name."""
     objects_by_node = {name: NodeObjects(nodes.get(name)) for name in expected}
     jobs_of = {
         names.object_name(run_id, name, attempt): name for name in objects_by_node for attempt in range(1, ATTEMPTS + 1)

@@ -508,7 +508,8 @@ class ClusterPlacement(JobPlacement):
                 return ended
 
     def _take_change(self, kind: str, change: str, thing: Mapping[str, Any]) -> set[str]:
-        """Take in a changed object of the watch. Returns the nodes that it may concern."""
+        """Handle a changed object of the watch; `change` is ADDED, MODIFIED, DELETED or SYNC. Returns names of nodes
+        that it may concern."""
         if kind == "Node" and change != "SYNC":
             name = thing["metadata"]["name"]
             if change == "DELETED":

@@ -81,13 +81,13 @@ def models(
     return [DoctorRow("models", state, launch_inputs.NO_MODEL.format(nodes=nodes))]
 
 
-def disk(name: str, path: Path) -> DoctorRow:
+def disk(row_name: str, path: Path) -> DoctorRow:
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     if (lacking := guard.shortage(existing)) > 0:
         problem = f"the disk lacks {human_bytes(lacking)}"
-        return DoctorRow(name, FAILED, f"{path}: {problem}: free space, or choose another folder")
+        return DoctorRow(row_name, FAILED, f"{path}: {problem}: free space, or choose another folder")
     stat = os.statvfs(existing)
-    return DoctorRow(name, OK, f"{path}, {human_bytes(stat.f_bavail * stat.f_frsize)} free")
+    return DoctorRow(row_name, OK, f"{path}, {human_bytes(stat.f_bavail * stat.f_frsize)} free")
 
 
 def workloads(

@@ -124,7 +124,7 @@ def _node(name: str, cells: dict[str, str], line: int) -> ListedNode:
     return ListedNode(name, groups, variables, line)
 
 
-def _variable(column: str, value: str, name: str) -> dict[str, Any]:
+def _variable(column: str, value: str, node_name: str) -> dict[str, Any]:
     if column in ("name", "address"):
         return {}
     if column == "port":
@@ -141,7 +141,7 @@ def _variable(column: str, value: str, name: str) -> dict[str, Any]:
         except HostKeyError as error:
             raise SettingError(f"host_key: {error}, or a fingerprint (SHA256:...)") from None
     if column == "unique_id":
-        return {"gpuval_node_ids": {name: value}}
+        return {"gpuval_node_ids": {node_name: value}}
     if column in COLUMNS:
         return {{"user": "ansible_user", "sku": "gpuval_sku"}.get(column, column): value}
     return {column: _typed(value)}

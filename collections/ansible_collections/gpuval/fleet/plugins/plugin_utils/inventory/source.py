@@ -256,9 +256,8 @@ def _problem_of_ini(path: Path) -> str:
                 return f"{path}:{number}: a variable of a host has no spaces around its =: write {corrected}"
             match = re.match(r"\s*([^\s;#]+)\s.*?\bansible_host=(\S+)", line) if hosts and not section else None
             if match and addresses.setdefault(match[1], match[2]) != match[2]:
-                return (
-                    f"{path}:{number}: {match[1]} has ansible_host={addresses[match[1]]} above: rename one of the two"
-                )
+                first = addresses[match[1]]
+                return f"{path}:{number}: {match[1]} has ansible_host={first} above: rename one of the two"
     except (OSError, ValueError):  # Ansible reports these itself
         pass
     return ""

@@ -101,7 +101,8 @@ def wait_until_ready(
 
 
 def _wait_until_none(missing: Callable[[], str], seconds: float, poll_seconds: float, state: str, remedy: str) -> None:
-    """Wait until ``missing()`` returns an empty text. Raises ProvisionError after ``seconds``."""
+    """Wait until ``missing()`` returns an empty text, called every ``poll_seconds``. Raises ProvisionError after
+    ``seconds``, with ``state``, the state waited for, and ``remedy`` in its message."""
     deadline = time.monotonic() + seconds
     while line := missing():
         if time.monotonic() + poll_seconds > deadline:

@@ -27,8 +27,7 @@ def from_text(text: str) -> list[dict[str, Any]]:
     descriptions = []
     for line in text.splitlines():
         reason = _REASON.search(line)
-        text_rest = line[: reason.start()] + line[reason.end() :] if reason else line
-        values = fields(text_rest)
+        values = fields(line[: reason.start()] + line[reason.end() :] if reason else line)
         if not values.get("NodeName"):
             continue
         words = [re.sub(r"[^A-Z_]", "", word.upper()) for word in re.split(r"[+\s]", values.get("State", ""))]

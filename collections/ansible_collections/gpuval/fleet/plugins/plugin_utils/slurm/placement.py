@@ -152,6 +152,7 @@ class SlurmPlacement(JobPlacement):
         return {**launch, "state": "started", "message": "", "job": str(job.id)}
 
     def _submit(self, view: NodeView, launch: dict[str, Any], order: JobOrder, seconds: float) -> int:
+        """Submit the job of a node, or of its gang, and return the job's id. `seconds`: left of the run."""
         names, number, run_id = self._members(view.name), launch["attempt"], self._run["run_id"]
         orders = {name: order if name == view.name else self._order(name) for name in names}
         settings = orders[names[0]].settings

@@ -85,9 +85,8 @@ class SlurmScheduler(JobScheduler):
     def answers(self, values: Mapping[str, Any]) -> str:
         lacking = [name for name in COMMANDS if shutil.which(name) is None]
         if lacking:
-            raise SlurmError(
-                f"no {', '.join(lacking)} on PATH: run gpuval on a login node, or add their folder to PATH"
-            )
+            text = f"no {', '.join(lacking)} on PATH: run gpuval on a login node, or add their folder to PATH"
+            raise SlurmError(text)
         try:
             return f"slurmctld answers, {len(self._slurm.nodes())} node(s)"
         except (SlurmError, ValueError) as error:

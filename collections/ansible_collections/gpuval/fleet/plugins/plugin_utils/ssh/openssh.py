@@ -42,12 +42,12 @@ def ended_by_signals() -> Iterator[None]:
     """Within the context, Ctrl-C and SIGTERM first end all running ssh, which have sessions of their own."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def end(signal_number: int, frame: FrameType | None) -> None:
         for pid in tuple(_running):
             _kill_group(pid)
-        handler = before[signal.Signals(number)]
+        handler = before[signal.Signals(signal_number)]
         if callable(handler):
-            handler(number, frame)
+            handler(signal_number, frame)
 
     is_main = threading.current_thread() is threading.main_thread()  # only the main thread may set signal handlers
     replaced = [number for number, handler in before.items() if is_main and callable(handler)]
