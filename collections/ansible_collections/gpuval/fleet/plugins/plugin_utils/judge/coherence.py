@@ -345,7 +345,7 @@ _SOURCES: Mapping[str, Callable[[StageFigures, str], float | None]] = {
     "record": StageFigures.of_record,
     "plan": StageFigures.of_plan,
     "setup": lambda figures, name: training_setup_figures(figures.fingerprint("training_setup")).get(name),
-    # 1 for a digest, 0 for other text, or without the fingerprint
+    # 1 if the fingerprint is a SHA-256 digest, else 0
     "fingerprint": lambda figures, name: float(bool(_DIGEST.fullmatch(figures.fingerprint(name)))),
     "sku": StageFigures.of_sku,
 }

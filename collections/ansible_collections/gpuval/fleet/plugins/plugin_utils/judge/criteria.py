@@ -223,7 +223,8 @@ def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def data_sheet_figure(document: Mapping[str, Any], path: str) -> Any:
-    """The figure at a dotted path of a SKU, or None. The link to the host is PCIe unless the SKU has another."""
+    """The figure at a dotted path of a SKU file (gpu.memory_bytes), or None. A GPU's link to the host is PCIe by
+    default."""
     figure: Any = document
     for key in path.split("."):
         figure = figure.get(key) if isinstance(figure, Mapping) else None

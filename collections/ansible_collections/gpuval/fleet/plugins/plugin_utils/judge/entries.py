@@ -22,7 +22,7 @@ MAX_GANG_NAME = 64
 MAX_MESSAGE = 400
 
 Entry = dict[str, Any]
-#: The first part that did not report a figure, and why the figure is needed; None if all parts did.
+#: (first part that did not report a figure, text on what is missing); None if all parts did.
 Absent = tuple[str, str] | None
 _FACTS_FIRST = "fix the facts stage, which reports what the node has, then validate again"
 
@@ -286,7 +286,7 @@ def gang_of(record: Record) -> str:
 
 
 def lacking(check: Check, subject: Subject, record: Record, reported: Collection[str]) -> Absent:
-    """The first part that did not report the check's metric, and why the figure is needed; None if none lacks it."""
+    """The first part that did not report the check's metric, and a text on what is missing; None if all parts did."""
     if check.scope == "node":
         return None if reported else ("node", f"{check.stage} reported no {_figure_name(check, subject, record)}")
     count, why = expected_parts(check, subject, record)
