@@ -85,13 +85,11 @@ def encode(document):
 
 
 def encode_envelope(payload, signatures):
-    """The DSSE envelope of a payload (bytes) with its signatures: {keyid: bytes}."""
     entries = [{"keyid": keyid, "sig": base64.b64encode(signatures[keyid]).decode()} for keyid in sorted(signatures)]
     return encode({"payload": base64.b64encode(payload).decode(), "payloadType": PAYLOAD_TYPE, "signatures": entries})
 
 
 def signed_bytes(payload):
-    """The bytes that a DSSE signature of the payload (bytes) signs."""
     return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 
 
