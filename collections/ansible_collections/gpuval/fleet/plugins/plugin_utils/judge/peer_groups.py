@@ -94,8 +94,9 @@ class PeerGroup:
         if modes is not None and modes.certain:
             main = modes.worse if len(modes.worse) > len(modes.better) else modes.better
             levels = levels_of(check, main)
-        is_enough = tails and len(main) > check.min_peers
-        reaches = _reaches(check, main, levels, floor, *tails) if is_enough else (0.0, 0.0, 0.0)
+        reaches = (0.0, 0.0, 0.0)
+        if tails and len(main) > check.min_peers:
+            reaches = _reaches(check, main, levels, floor, *tails)
         group = cls(len(samples), " ".join(kind.split()), {}, floor, *reaches, modes)
         values = values_of(check, main)
         # Among few nodes, unwidened limits would leave out a healthy node; among many, a bad third must be left out.
@@ -187,15 +188,15 @@ def _reaches(
     levels: Mapping[str, float],
     repeats: float,
     of_nodes: Tails,
-    within: Tails,
+    of_parts: Tails,
 ) -> tuple[float, float, float]:
     """``reach``, ``normal`` and ``doubtful`` of a PeerGroup of enough nodes. ``levels``: the speed of each node by
-    `levels_of`. ``of_nodes``, ``within``: the tails of whole nodes and of their parts. ``repeats``: the deviation of
+    `levels_of`. ``of_nodes``, ``of_parts``: the tails of whole nodes and of their parts. ``repeats``: the deviation of
     parts that repeats of one measurement explain."""
     reach, speeds = 0.0, [*levels.values()]
     if not check.relative_to and (deviations := of_nodes.reach(len(samples))) and (peers := Peers.of(speeds)):
         reach = deviations * peers.deviation
-    if check.scope != "node" and (deviations := within.reach(len(samples))):
+    if check.scope != "node" and (deviations := of_parts.reach(len(samples))):
         peers = Peers.of([ratio for _, ratio in ratios_within(check, samples)])
         rest = peers.deviation**2 - repeats**2 if peers else 0.0
         reach = max(reach, deviations * math.sqrt(max(0.0, rest)))

@@ -11,7 +11,6 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from ..core import units
 from ..core.grouping import values_by_key
@@ -264,7 +263,8 @@ class Tails:
         return min(second, MOST_DEVIATIONS) * max(LEAST_TIMES, math.pow(TAIL / nodes, 1 / 3))
 
 
-class NormalNoise(NamedTuple):
+@dataclass(frozen=True)
+class NormalNoise:
     """How the speeds of nodes scatter near their middle, without the nodes that are far from it.
 
     ``middle``: median of the near speeds. ``deviation``: their standard deviation, in the unit of the speeds.
