@@ -75,8 +75,8 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def export(history: History, path: Path, draft: Path, *, dry: bool) -> list[str]:
-    """Write the stages of judged runs to ``path``, by way of the temporary file ``draft``. Returns the path if the file
-    is new or changed; ``dry``: without writing. Raises HistoryError."""
+    """Write the stages of judged runs to ``path``, by way of the file ``draft``; not if ``dry``. Returns the path if it
+    changed. Raises HistoryError."""
     if history.empty:
         raise HistoryError("the bucket has no run: nothing to export")
     options, time = FORMATS[path.suffix]

@@ -26,9 +26,8 @@ _FINAL = ("PASS", "FAIL")
 
 @dataclass(frozen=True)
 class Trend:
-    """The trend of a figure over runs, relative to its median (0.01 is 1 %). ``per_run_ratio``: the slope;
-    ``total_ratio``: the change from the first run to the last, which is between ``low_ratio`` and ``high_ratio`` with
-    CONFIDENCE. ``scatter_ratio``: standard deviation around the line."""
+    """The trend of a figure over runs, relative to its median (0.01 is 1 %). ``total_ratio``: the change from first to
+    last run, between ``low_ratio`` and ``high_ratio`` with CONFIDENCE. ``scatter_ratio``: deviation around the line."""
 
     median: float
     per_run_ratio: float

@@ -25,8 +25,7 @@ _GPU = re.compile(r"gpu:?(\d+)")
 
 @dataclass(frozen=True)
 class AcceptanceProof:
-    """One kind of evidence that a node needs before it is accepted: an entry of ``acceptance.yml``. ``of``: cpu or gpu
-    nodes; ``seconds``: least duration of the stage, or of its metric ``seconds_of``."""
+    """Evidence that cpu or gpu nodes (``of``) need for acceptance. ``seconds``: least duration of the stage's work."""
 
     what: str
     of: str

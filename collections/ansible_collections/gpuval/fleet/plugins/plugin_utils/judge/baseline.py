@@ -55,8 +55,7 @@ class Baseline:
 
 
 def spreads_of(figures: Sequence[Document]) -> list[dict[str, Any]]:
-    """For each SKU how much the parts of one node differ, relative, in the catalogue's form, from a baseline's figures.
-    ``nodes`` is the smallest number of nodes behind them."""
+    """For each SKU in a baseline's figures how much the parts of a node differ, relative, in the catalogue's form."""
     of_skus: dict[str, dict[str, Any]] = {}
     for figure in sorted(figures, key=lambda fig: (fig.get("revision", 1), fig["within_nodes_ratio"] or 0.0)):
         if figure["within_nodes_ratio"]:

@@ -45,8 +45,7 @@ class PartResult(NamedTuple):
 
 
 class _EntryFields:
-    """Holds an entry's fields: the dictionaries of a class's instances share their keys, so that each of a fleet's
-    hundred thousand entries takes 200 bytes instead of 470."""
+    """Holds an entry's fields. Dictionaries of a class's instances share keys: 200 bytes for each instead of 470."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         for name, value in fields.items():
@@ -74,8 +73,8 @@ def own_entry(
 
 
 def entries_of(check: Check, results: Sequence[PartResult], absent: Absent = None, **fields: Any) -> list[Entry]:
-    """The report's entries for a check's results on parts. ``absent``: (first part without a figure, why); ``fields``
-    are set in each entry."""
+    """The report's entries for a check's results on parts, each with ``fields``. ``absent``: first part without
+    figure."""
 
     def entry(verdict: str, result: PartResult) -> Entry:
         shown = {"part": result.part, "value": result.value, "unit": result.unit}

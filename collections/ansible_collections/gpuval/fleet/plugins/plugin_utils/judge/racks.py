@@ -234,8 +234,7 @@ def _gpus_check(rack: NvlinkRack) -> RackFinding:
 
 
 def _alike(key: str, words: str, trays: Sequence[RackTray], otherwise: str = "missing") -> RackFinding:
-    """The finding whether all trays report one value of ``key``, which messages call ``words``. ``otherwise``: the
-    verdict if no tray reports it."""
+    """Whether all trays report one value of ``key``, in messages ``words``. ``otherwise``: the verdict if none does."""
     values = {tray.name: tray.values.get(key, {}) for tray in trays}
     reporting = [tray for tray in trays if values[tray.name]]
     if not reporting:

@@ -143,8 +143,7 @@ def _find_groups(reporting: frozenset[int], properties: Sequence[Mapping[str, st
 
 
 def _tests(key: Key, values: Mapping[int, float], groups: _Members, compared: Compared) -> Iterator[GroupFinding]:
-    """Test each set of nodes once in one figure; of two sets that are all nodes, only the smaller, or that with the
-    lower median."""
+    """Test each set of nodes once in one figure; of two sets that together are all nodes, only the smaller one."""
     rank = dict(zip(values, midranks([*values.values()]), strict=True)) if groups else {}
     node_sets, sets_done = {*groups.values()}, set[frozenset[int]]()
     for group, nodes in groups.items():
