@@ -181,3 +181,14 @@ def test_a_member_that_does_not_come_is_named(tmp_path, monkeypatch):
     with pytest.raises(WorkloadCrash, match=r"node-2 \(127.0.0.2\) did not join"):
         between.take_part(result, options, gang(free_port(), 0, 2), Sysfs(Tree(tmp_path).root))
     assert result.environment["gang"]["stopped_by"] == "node-2"
+
+
+@pytest.mark.parametrize(("host", "reached_at"), [("localhost", "127.0.0.2"), ("::1", "::1")])
+def test_the_server_of_a_pair_listens_where_its_partner_reaches_it(host, reached_at):
+    port, accepted = free_port(), []
+    server = threading.Thread(target=lambda: accepted.append(between._connect(host, port, True)), daemon=True)
+    server.start()
+    with between._connect(reached_at, port, False):
+        server.join(30)
+    assert accepted
+    accepted[0].close()

@@ -1,4 +1,4 @@
-"""Starts the ranks of the diagnostics and adopts their result."""
+"""Program of the diagnostics on a node: starts a rank per GPU and adopts their result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(result: WorkloadResult) -> None:
     with tempfile.TemporaryDirectory(prefix="nccl-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
         if accelerator.is_gpu:
             nccl_log.ask(os.environ, Path(directory))
-            # Pairs send one at a time on purpose: silence PyTorch's warning about that.
+            # Pairs of ranks send one after another on purpose: silence PyTorch's warning about that.
             os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
         run_ranks(result, "gpuval_workloads.diagnostics.run", arguments, accelerator, processes)
     if config.p2p_off_seconds and processes > 1 and accelerator.kind != "hpu":  # Gaudi cannot turn P2P off

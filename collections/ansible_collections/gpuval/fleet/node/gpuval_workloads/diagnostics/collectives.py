@@ -17,16 +17,16 @@ from .measure import Meter
 GPU_SIZES = (8, 2**13, 2**20, 2**24, 2**26, 2**28, 2**30, 2**33)
 CPU_SIZES = (8, 2**13, 2**20, 2**22)
 CHECKED_BYTES = 2**20
-"""Of every element type; the timed size is checked in fp32 as well."""
+"""Size of the collectives that check each element type; those that are timed are checked in fp32 as well."""
 PART = 2**26
-"""Elements compared at one time."""
+"""Number of elements that are compared at one time, to bound the memory needed."""
 WRONG = -1
-"""No sum is negative, and of the bits that are carried hardly any are these."""
+"""Value that spoils an output before a run: no right sum is negative, and hardly any transferred bits equal it."""
 _FEW_RANKS = 128
 _WEIGHTS = 8
 ELEMENT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int32)
 
-# Names until PyTorch 2.12, which deprecates them.
+# PyTorch 2.12 has new names for these functions and deprecates the old ones.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -57,8 +57,9 @@ def collectives(
     most_bytes: int | None = None,
     on_wrong: Callable[[int], object] = lambda _errors: None,
 ) -> None:
-    """Run every collective at every size; add bus bandwidth, latency, a curve over sizes each, and wrong elements.
-    After each collective with some, ``on_wrong`` gets the number of wrong elements on this rank so far."""
+    """Run every collective at every size up to ``most_bytes`` for ``seconds`` in all; add bus bandwidth, latency and a
+    curve over sizes of each, and the number of wrong elements, with names that start with ``prefix``. ``on_wrong`` gets
+    the number of wrong elements on this rank so far whenever it grows."""
     chosen = chosen or COLLECTIVES
     sizes = [size for size in _sizes(ranks) if size <= (most_bytes or size)]
     errors = 0
@@ -103,7 +104,7 @@ def collectives(
 
 
 def _elements(collective: Collective, ranks: Ranks, size: int, dtype: torch.dtype) -> int:
-    """Return the number of elements for about ``size`` bytes; if ranks have shares, equal shares of at least one."""
+    """Return the number of elements in about ``size`` bytes, with equal shares of at least one if ranks have shares."""
     elements = size // dtype.itemsize
     if collective.is_shared_out:
         return max(1, elements // ranks.world_size) * ranks.world_size
@@ -111,7 +112,7 @@ def _elements(collective: Collective, ranks: Ranks, size: int, dtype: torch.dtyp
 
 
 def _sizes(ranks: Ranks) -> tuple[int, ...]:
-    """Return the sizes in bytes of which four buffers fit into the fullest device: input, output, references."""
+    """Return the message sizes in bytes of which four buffers (input, output, references) fit into every device."""
     if not ranks.accelerator.is_gpu:
         return CPU_SIZES
     if ranks.world_size == 1:  # nothing is sent: large sizes would only take minutes of copies
@@ -122,10 +123,10 @@ def _sizes(ranks: Ranks) -> tuple[int, ...]:
 
 
 def _addends(elements: int, dtype: torch.dtype, device: torch.device, ranks: int, rank: int, part: slice) -> Tensor:
-    """Return a rank's addends at the places of ``part``: integers so small that their sum over all ranks is exact.
+    """Return the elements ``part`` of a rank's input to a sum: integers so small that the sum over all ranks is exact.
 
-    bf16 is exact to 256: 2 from each of up to 128 ranks; with more ranks, 1 from every k-th, which differ by place.
-    fp32 is exact to 2**24: 96 x 8 from each of up to 21,000 ranks.
+    bf16 is exact to 256: at most 2 from each of up to 128 ranks; with more, each element gets 1 from every k-th rank.
+    fp32 is exact to 2**24: at most 96 x 8 from each of up to 21,000 ranks.
     """
     start, stop, _ = part.indices(elements)
     places = torch.arange(start, stop, device=device)
@@ -137,7 +138,7 @@ def _addends(elements: int, dtype: torch.dtype, device: torch.device, ranks: int
 
 
 def _sums(elements: int, dtype: torch.dtype, ranks: Ranks, part: slice) -> Tensor:
-    """The right sums over all ranks of their addends, for one part of so many elements."""
+    """Return the right sums of all ranks' inputs (:func:`_addends`) for the elements ``part``."""
     size = ranks.world_size
     start, stop, _ = part.indices(elements)
     if dtype in (torch.bfloat16, torch.float16):
@@ -150,14 +151,14 @@ def _sums(elements: int, dtype: torch.dtype, ranks: Ranks, part: slice) -> Tenso
 
 
 def _carried(elements: int, seed: int, dtype: torch.dtype, device: torch.device, part: slice) -> Tensor:
-    """Return bit patterns that differ between places and seeds, for data that is only sent from one rank to others."""
+    """Return the elements ``part`` of data that ranks only transfer: bits that differ between elements and seeds."""
     start, stop, _ = part.indices(elements)
     words = torch.arange(start, stop, dtype=torch.int32, device=device).mul_(-1640531535).add_(seed * 40503 + 1)
     return words if dtype.itemsize == 4 else words.to(torch.int16)
 
 
 def _parts(tensor: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the tensor by parts, as bits."""
+    """Yield slices of a tensor of bounded size, each with its elements as integers of the same bits."""
     bits = torch.int32 if tensor.element_size() == 4 else torch.int16
     for start in range(0, len(tensor), PART):
         part = slice(start, start + PART)
@@ -165,12 +166,12 @@ def _parts(tensor: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _compare(tensor: Tensor, expected: Callable[[slice], Tensor]) -> int:
-    """Return the number of elements that differ from the expected ones, bit by bit."""
+    """Return the number of elements whose bits differ from those that ``expected`` returns for a slice."""
     return sum(int((bits != expected(part).view(bits.dtype)).sum()) for part, bits in _parts(tensor))
 
 
 def _compare_chunks(out: Tensor, ranks: Ranks, seed_of: Callable[[int], int]) -> int:
-    """Return the number of elements that differ from what the ranks sent, in equal shares in the order of ranks."""
+    """Return the number of wrong elements in ``out``: equal chunks by sending rank, made from ``seed_of(rank)``."""
     return sum(
         _compare(chunk, partial(_carried, len(chunk), seed_of(rank), out.dtype, ranks.device))
         for rank, chunk in enumerate(out.chunk(ranks.world_size))
@@ -238,7 +239,7 @@ def _broadcast(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
 
 
 def _send_receive(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
-    """Set up a ring: each rank sends to the next and receives from the one before, like nccl-tests' sendrecv."""
+    """Set up a ring: each rank sends to the next and receives from the previous rank, like nccl-tests' sendrecv."""
     payload = partial(_carried, elements, dtype=dtype, device=ranks.device)
     following, before = (ranks.rank + 1) % ranks.world_size, (ranks.rank - 1) % ranks.world_size
     values = torch.empty(elements, dtype=dtype, device=ranks.device)

@@ -22,13 +22,13 @@ DISK_PATIENCE_SECONDS = 600
 NUMA_PATIENCE_SECONDS = 300
 NUMA_NODES = Path("/sys/devices/system/node")
 ARRAY_BYTES = 2**25
-"""Of each of the three arrays of a thread; those of a node's threads together are larger than its caches."""
+"""Bytes of each of a thread's three arrays: those of all threads together are larger than a NUMA node's caches."""
 MOST_THREADS = 16
 
 
 def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Measure copies in the host's memory and products on its cores, with all ranks' threads at once: add this rank's
-    bytes per second (read and written) and fp32 TFLOP/s, whose sums are the node's."""
+    """Measure copies in the host's memory, then matrix products on its cores, on all ranks at once for ``seconds``. Add
+    this rank's bytes per second (read and written) and fp32 TFLOP/s; their sums over the ranks are the node's."""
     source = torch.ones(COPY_BYTES // 4)
     target = torch.zeros_like(source)
     a = torch.randn(MATRIX, MATRIX)
@@ -42,7 +42,7 @@ def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
 
 def numa_nodes(system: Path = NUMA_NODES, usable: frozenset[int] | None = None) -> dict[int, list[int]]:
-    """Return the CPUs of each NUMA node that this process may use; NUMA nodes without CPUs are left out."""
+    """Return ``{NUMA node: CPUs that this process may use}``, without nodes that have none; ``system`` is in sysfs."""
     usable = frozenset(os.sched_getaffinity(0)) if usable is None else usable
     cpus_by_node = {}
     for folder in system.glob("node[0-9]*"):
@@ -56,8 +56,8 @@ def numa_nodes(system: Path = NUMA_NODES, usable: frozenset[int] | None = None) 
 
 
 def triad(cpus: list[int], seconds: float) -> float:
-    """Run STREAM's triad, a = b + 3 c, in threads on these CPUs; return bytes per second, read and written. A thread's
-    memory is on its NUMA node, because the thread writes it first."""
+    """Run STREAM's triad, a = b + 3 c, in threads on these CPUs for ``seconds``; return bytes per second, read and
+    written. A thread's memory is on its NUMA node, because the thread is the first to write it."""
     threads = min(len(cpus), MOST_THREADS)
     ready, rates = threading.Barrier(threads), [0.0] * threads
     before = torch.get_num_threads()
@@ -86,8 +86,8 @@ def triad(cpus: list[int], seconds: float) -> float:
 
 
 def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Measure the triad on each NUMA node in turn, on rank 0 alone: add the bytes per second of the slowest one, and of
-    several its share of the fastest one's."""
+    """Measure memory bandwidth of each NUMA node in turn, on rank 0 alone, for ``seconds`` in all. Add the bytes per
+    second of the slowest NUMA node and, with several, their ratio to those of the fastest."""
     cpus_by_node = numa_nodes() if ranks.is_first else {}
     if not cpus_by_node:
         return
@@ -104,16 +104,16 @@ def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
 
 def cpu_model() -> str | None:
-    """Return the CPU's model name, to compare like nodes: hosts with the same GPU may have different CPUs."""
+    """Return the model name of this host's CPU, None if unknown: hosts with the same GPU may have different CPUs."""
     first = next(iter(processors(Tree().read("/proc/cpuinfo") or "")), {})
     model = first.get("model name") or first.get("CPU part")
     return model[:120] if model else None
 
 
 def disk(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Write a file to the stage's scratch directory and read it back, bypassing the page cache, on rank 0 alone: by
-    fio, else by plain writes and ``fsync``. A disk that cannot be used is left out with the reason: no fault of a
-    GPU."""
+    """Write a file to the stage's scratch directory and read it back without the page cache, on rank 0 alone: by fio
+    for ``seconds``, without fio by plain writes and ``fsync``. A disk that cannot be used is left out with the reason:
+    it is no fault of a GPU."""
     if not ranks.is_first:
         return
     directory = Path(os.environ.get("GPUVAL_WORK_DIR") or ".")

@@ -1,4 +1,4 @@
-"""Measures matrix products in every precision of the chip: speed, and errors."""
+"""Measures matrix products in each precision that the chip supports: speed and numerical errors."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .measure import Meter
 
 GPU_SIZE, CPU_SIZE = 8192, 512
 ROWS_PER_SAMPLE = 64
-"""One row in so many is checked: no tile that a GPU's kernels write for large matrices is lower."""
+"""One row in 64 is checked: a GPU's kernels write large products in tiles of at least so many rows."""
 
 ERROR_LIMITS = {"fp32": 1e-4, "bf16": 1e-2, "fp16": 2e-3, "tf32": 2e-3, "fp8": 1e-2}
-"""Greatest relative error of a product that rounding explains.
+"""Greatest relative error of a matrix product that rounding explains, by precision.
 
 bf16 results have 8 significant bits: rounded they err by at most 2^-8 = 4e-3, cut off by 8e-3; fp16 has 11 bits, 5e-4
 and 1e-3. fp32 sums of n terms err by at most n 2^-24 of the terms' magnitudes, 3e-5 for n = 512 (Higham, Accuracy and
 Stability of Numerical Algorithms, 2.2 and 3.1). tf32 rounds the factors to 11 bits, which errs by 1e-3 at most. fp8
 products are given as bf16; the reference has the same rounded factors."""
 ELEMENT_ROOM = 4
-"""A single element may be off, of itself or its row's root mean square if that is more, by as many times these limits.
+"""A single element may err, relative to itself or to its row's root mean square if that is greater, by so many limits.
 
-For rounded results that is no more than the format's 2^-8 or 2^-11. The error of tf32 factors is spread like a normal
+For rounded results that error is at most the format's 2^-8 or 2^-11. The error of tf32 factors is spread like a normal
 distribution: of a million elements the worst is off by 5 times the root mean square, which was 3.1e-4 on an H200."""
 
 UNSUPPORTED = ("NOT_SUPPORTED", "INVALID_VALUE", "ARCH_MISMATCH", "no kernel image")
-"""How the libraries under PyTorch say that they have no such product (cublasStatus_t, hipblasStatus_t), not that the
-device failed."""
+"""Texts in errors of PyTorch's libraries (cublasStatus_t, hipblasStatus_t) that mean that they lack a product in this
+precision, not that the device failed."""
 DEVICE_ERRORS = ("CUDA error", "HIP error", "CUBLAS_STATUS", "HIPBLAS_STATUS", "CUDNN_STATUS", "NCCL")
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A precision: the type of the matrices on the device, and whether fp32 products use TF32."""
+    """A precision of matrix products: the matrices' type on the device, and whether fp32 products use TF32."""
 
     name: str
     dtype: torch.dtype
@@ -52,7 +52,7 @@ TF32 = Precision("tf32", torch.float32, is_tf32=True)
 
 
 def precisions(ranks: Ranks) -> tuple[list[Precision], dict[str, str]]:
-    """Return the precisions that the chip supports, and by name the reason why others are not supported."""
+    """Return the precisions that the chip supports, and ``{precision: reason}`` for others."""
     if not ranks.accelerator.is_gpu:
         return [FP32, BF16], {}
     if ranks.accelerator.kind != "cuda":
@@ -74,7 +74,7 @@ def precisions(ranks: Ranks) -> tuple[list[Precision], dict[str, str]]:
 
 
 def _fp8(is_amd: bool) -> tuple[torch.dtype | None, str]:
-    """Return the chip's fp8 type, or why it has none: gfx942 has its own (fnuz), later chips and NVIDIA's the OCP's."""
+    """Return the chip's fp8 type, or None and the reason. gfx942 has its own type (fnuz); others have the OCP's."""
     if not hasattr(torch, "_scaled_mm"):
         return None, "this PyTorch has no fp8 product"
     if is_amd:
@@ -87,10 +87,10 @@ def _fp8(is_amd: bool) -> tuple[torch.dtype | None, str]:
 
 
 def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) -> None:
-    """Measure products of square matrices on all ranks at once, two thirds of the time in the first precision; add
-    TFLOP/s, spread and error of each. The error is the greater of the first and the last product's, over sampled rows,
-    against float64 on the host from its copy of the rounded factors: a device must not check itself. A further
-    precision that this PyTorch does not support on any rank is left out on all."""
+    """Measure products of ``size`` x ``size`` matrices on all ranks at once for ``seconds``, two thirds of them in the
+    first precision; add TFLOP/s, spread and error of each precision. The error is the greater of the first and the last
+    product's, in sampled rows, against float64 on the host from the same rounded factors: a device must not check
+    itself. A precision after the first is left out on all ranks if PyTorch on one of them does not support it."""
     size = size or (GPU_SIZE if ranks.accelerator.is_gpu else CPU_SIZE)
     chosen, left_out = precisions(ranks)
     meter.left_out.update(left_out)
@@ -114,7 +114,7 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
 def first_product(
     ranks: Ranks, precision: Precision, factors: Sequence[Tensor], rows: Tensor, *, is_optional: bool
 ) -> TimedProduct | str:
-    """Multiply once; return the product, or the first rank's reason why this PyTorch does not support the precision."""
+    """Multiply once; return the product or, if ``is_optional``, why PyTorch on a rank lacks the precision."""
     if not is_optional:
         return TimedProduct(ranks, precision, factors, rows)
     product: TimedProduct | str = ""
@@ -141,7 +141,7 @@ class TimedProduct:
         self._multiply()
 
     def measure(self, meter: Meter, seconds: float) -> tuple[LapStatistics, float]:
-        """Multiply for about `seconds`; return lap times, and the greater error of the first and the last product."""
+        """Multiply for about ``seconds``; return lap times, and the greater error of the first and the last product."""
         error_before = self._error()
         self._out().zero_()  # reveals products that are not written
         laps = meter.time(self._multiply, seconds)
@@ -153,8 +153,8 @@ class TimedProduct:
 
 
 def error_ratio(rows: Tensor, reference: Tensor) -> float:
-    """Return the maximum error of a row relative to its norm, or, if greater, of an element, which a row of thousands
-    would hide, divided by ``ELEMENT_ROOM``. NaN if a result is NaN."""
+    """Return the greater of two maxima: the relative error of a row (by norms), and that of an element divided by
+    ``ELEMENT_ROOM``, which a row of thousands would hide. NaN if an element of ``rows`` is NaN."""
     off = rows - reference
     norms = reference.norm(dim=1)
     usual = (norms / reference.shape[1] ** 0.5).unsqueeze(1)
@@ -164,7 +164,7 @@ def error_ratio(rows: Tensor, reference: Tensor) -> float:
 
 
 def _product(precision: Precision, a: Tensor, b: Tensor) -> tuple[Callable[[], object], Callable[[], Tensor]]:
-    """Return a function that multiplies, and one that returns the latest product."""
+    """Return a function that multiplies the matrices ``a`` and ``b``, and one that returns the latest product."""
     if precision.name == "fp8":
         columns = b.t().contiguous().t()  # the kernels need the second factor column-major
         unit_scale = torch.ones((), device=a.device)

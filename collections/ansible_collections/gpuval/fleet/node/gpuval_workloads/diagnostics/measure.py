@@ -1,4 +1,4 @@
-"""Repeats work for a time, keeps the time of each repeat, and reports figures and progress."""
+"""Repeats a measured function for a given time, keeps the time of each repeat, and reports figures and progress."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..common.periodic import Periodic
 from ..common.ranks import Clock, Ranks
 
 REPORT_SECONDS = 10.0
-"""The runner ends a stage that is silent for longer than its limit."""
+"""Seconds between lines on progress: the runner ends a stage that prints nothing for longer than its limit."""
 LEAST_LAPS, LEAST_SLOW_LAPS = 8, 3
-"""Fewest repeats; fewest of work so slow that they would take ``REPORT_SECONDS``."""
+"""Fewest repeats of a measurement; the second if the first would take longer than ``REPORT_SECONDS``."""
 LEAST_HOST_LAPS = 5
 BLOCK_SECONDS = 0.25
-"""How far the device is behind at most, and how often the ranks agree on whether to go on."""
+"""Longest time of repeats that a GPU has queued; after it, the ranks agree on whether to go on."""
 
 Work = Callable[[], Any]
 Report = Callable[[], None]
@@ -33,13 +33,13 @@ class ProgressReporter:
         self._begun = self._reported = time.monotonic()
 
     def begin(self, name: str, seconds: float) -> None:
-        """Report that a part begins, which takes about ``seconds``."""
+        """Print that the measurement ``name`` begins, which takes about ``seconds``."""
         self._name, self._seconds = name, seconds
         self._begun = self._reported = time.monotonic()
         self._ranks.say(f"{name} on {self._ranks.world_size} x {self._ranks.accelerator.kind}")
 
     def report(self) -> None:
-        """Report that the part goes on, unless the last report was a short time ago."""
+        """Print that the measurement goes on, at most every 10 s."""
         now = time.monotonic()
         if now - self._reported >= REPORT_SECONDS:
             self._reported = now
@@ -47,7 +47,7 @@ class ProgressReporter:
 
 
 def keep_reporting(report: Report, most_seconds: float) -> Periodic:
-    """Return a context that reports repeatedly while its work runs, for at most ``most_seconds``."""
+    """Return a context in which a thread calls ``report`` every second, for at most ``most_seconds``."""
     end = time.monotonic() + most_seconds
 
     def report_until_end() -> bool:
@@ -60,8 +60,8 @@ def keep_reporting(report: Report, most_seconds: float) -> Periodic:
 
 
 class Meter:
-    """Measures the time of work on one rank, or on all together, and keeps the parts' figures, curves over message
-    sizes, and why parts were left out. Time is that between two events on a GPU, the monotonic clock's on a CPU."""
+    """Measures the time of work on one rank, or on all together; collects figures, curves over message sizes, and why
+    measurements were left out. A GPU's time is that between two events; a CPU's is by the monotonic clock."""
 
     def __init__(self, ranks: Ranks, report: Report = lambda: None) -> None:
         self._ranks, self.report = ranks, report
@@ -74,13 +74,13 @@ class Meter:
         self.by_numa_node: dict[str, float] = {}
 
     def add(self, name: str, value: float | None, unit: str, scope: str = "", revision: int = 1) -> None:
-        """Add a figure, without a scope that of the rank's own GPU."""
+        """Add a figure; without ``scope`` it is of the rank's own GPU."""
         scope = scope or self._ranks.scope
         self.figures.append({"name": name, "value": value, "unit": unit, "scope": scope, "revision": revision})
 
     def speed(self, name: str, amount: float, laps: LapSummary, unit: str, suffix: str, scope: str = "") -> None:
-        """Add the speed of all laps, ``amount`` per second, as ``<name>_<suffix>``, with the speed of the median lap
-        and ratios. Figures that need more laps are left out."""
+        """Add the mean speed of laps, each with ``amount`` of work, as ``<name>_<suffix>``, with the speed of the
+        median lap and ratios. Figures that need more laps are left out. ``unit``: unit of the speed."""
         figure = f"{name}_{suffix}"
         self.add(figure, amount / laps.seconds, unit, scope, REVISION)
         self.add(median_of(figure), amount / laps.median_seconds, unit, scope)
@@ -151,7 +151,7 @@ class Meter:
         return [self._clock.between(begin, end) for begin, end in zip(marks[::2], marks[1::2])]
 
     def _agree(self, enough: bool, lap: float, together: bool) -> tuple[bool, float]:
-        """Return whether all ranks have enough laps, and the longest lap of all."""
+        """Return whether all ranks have enough laps, and the longest of their lap times in seconds."""
         if not together:
             return enough, lap
         go_on, longest = self._ranks.greatest(0.0 if enough else 1.0, lap)

@@ -12,7 +12,7 @@ from .measure import Meter
 
 GPU_COPY_BYTES, CPU_COPY_BYTES = 4 * GIB, 2**26
 GPU_SPARE_BYTES = 3 * GIB
-"""Left free by the pattern test: for collectives' buffers, the driver, and what comes up meanwhile."""
+"""Bytes of device memory that the pattern test leaves free: for collectives' buffers, the driver, other processes."""
 GPU_CHUNK_BYTES, CPU_CHUNK_BYTES = GIB, 2**25
 CPU_TESTED_BYTES = 2**26
 
@@ -21,7 +21,7 @@ KNUTH = {torch.int64: -7046029254386353131, torch.int32: -1640531535}
 
 
 def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = None) -> None:
-    """Measure copies within the device's memory, on all ranks at once; add bytes/s, read and written, and errors."""
+    """Measure copies in the device's memory on all ranks for ``seconds``; add bytes/s, read and written, and errors."""
     size_bytes = size_bytes or (GPU_COPY_BYTES if ranks.accelerator.is_gpu else CPU_COPY_BYTES)
     source = torch.arange(size_bytes // 4, dtype=torch.int32, device=ranks.device)
     target = torch.zeros_like(source)
@@ -33,9 +33,9 @@ def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = No
 
 
 def pattern(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Fill most of the free device memory with a pattern that differs at every address, read it back, then its
-    complement, for ``seconds``, at least once. Adds the tested bytes, their share of the memory, and the number of
-    wrong words."""
+    """Fill most of the free device memory with a pattern that differs at every address, read it back, then the same
+    with its complement, for ``seconds`` and at least once. Add the tested bytes, their share of the memory, and the
+    number of wrong words."""
     free, total, spare, size = CPU_TESTED_BYTES, CPU_TESTED_BYTES, 0, CPU_CHUNK_BYTES
     if ranks.accelerator.is_gpu:
         (free, total), spare, size = ranks.memory(), GPU_SPARE_BYTES, GPU_CHUNK_BYTES
@@ -65,12 +65,12 @@ def pattern(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
 
 def _word(ranks: Ranks) -> torch.dtype:
-    """Return the type of the pattern's words: Gaudi stores int64 in 32 bits."""
+    """Return the integer type of the memory test's words: Gaudi stores int64 in 32 bits."""
     return torch.int32 if ranks.accelerator.kind == "hpu" else torch.int64
 
 
 def _write(chunk: Tensor, seed: int, flip: int) -> None:
-    """Write numbers that differ in many bits between addresses (Knuth's multiplicative hash) and between chunks."""
+    """Fill a chunk with numbers that differ in many bits between addresses (Knuth's multiplicative hash) and seeds."""
     torch.arange(seed, seed + len(chunk), dtype=chunk.dtype, device=chunk.device, out=chunk)
     chunk.mul_(KNUTH[chunk.dtype])
     if flip:
@@ -78,7 +78,7 @@ def _write(chunk: Tensor, seed: int, flip: int) -> None:
 
 
 def _wrong(chunk: Tensor, seed: int, flip: int) -> int:
-    """Return the number of words that differ from those written; compares in parts, since a comparison needs memory."""
+    """Return how many words of a chunk are not as :func:`_write` wrote them; in parts, as comparing needs memory."""
     step = max(1, len(chunk) // 4)
     wrong = torch.zeros((), dtype=torch.int64, device=chunk.device)
     for start in range(0, len(chunk), step):

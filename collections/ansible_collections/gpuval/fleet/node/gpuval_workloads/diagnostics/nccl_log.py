@@ -1,5 +1,5 @@
-"""Reads from the logs of NCCL or RCCL which transport is used between the devices of a node. Lines are of
-`src/transport/p2p.cc`, `shm.cc` and `net.cc` (2.18 to 2.28): ``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM``."""
+"""Reads from the logs of NCCL or RCCL which transport is used between the devices of a node. `src/transport/p2p.cc`,
+`shm.cc` and `net.cc` (NCCL 2.18 to 2.28) write the lines: ``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM``."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from pathlib import Path
 _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(?:send|receive)\])? via (\w+)")
 _NVLS = re.compile(r"NVLS comm 0x|Connected NVLS")
 _VERSION = re.compile(r"(?:NCCL|RCCL) version[ :]+([\w.+-]+)")
-#: Lines of trouble, also on the choice of a network: NET/IB : No device found.
+#: Lines of NCCL's log that report trouble, also with the choice of a network: NET/IB : No device found.
 _TROUBLE = re.compile(
     r"NCCL (?:WARN|ERROR)|\b(?:error|failed|failure|timed out|timeout)\b|NET/[^/:]{1,40}:", re.IGNORECASE
 )
-#: Lines on each call, which never explain a failure.
+#: Lines that NCCL logs for each call, which never explain a failure.
 _TUNING = re.compile(r" Bytes -> Algo ")
 MAX_BYTES = 8 << 20
-#: Limits of the logs that are printed after a failure: lines of trouble, and the end of each log.
+#: Limits of what is printed of NCCL's logs after a failure: logs, lines of trouble, bytes of each log's end, letters.
 MAX_LOGS, MAX_TROUBLES, END_BYTES, MAX_LINE = 16, 100, 8 << 10, 500
 NAME = "nccl.%h.%p.log"
 
 
 def ask(environ: MutableMapping[str, str], directory: Path) -> None:
-    """Set the variables by which the library writes its log to files in ``directory``, replacing the site's values:
-    with a quieter NCCL_DEBUG a good node would lack the transport that criteria require."""
+    """Set variables in ``environ`` that make NCCL write its log to files in ``directory``. They replace the site's
+    values: with a quieter NCCL_DEBUG a good node would lack the transport that criteria require."""
     environ["NCCL_DEBUG"] = "INFO"
     environ["NCCL_DEBUG_SUBSYS"] = "INIT,NVLS,P2P,SHM,NET,GRAPH,ENV"
     environ["NCCL_DEBUG_FILE"] = str(directory / NAME)
 
 
 def read(environ: Mapping[str, str]) -> str:
-    """Return the text of all logs that :func:`ask` requested, of each the first megabytes; empty without logs. Prints
-    the names of longer ones."""
+    """Return the text of all NCCL logs that :func:`ask` requested, empty without logs: of each at most 8 MiB. Print
+    the names of longer logs."""
     texts = []
     for path in logs(environ):
         with path.open("rb") as file:
@@ -47,14 +47,14 @@ def read(environ: Mapping[str, str]) -> str:
 
 
 def logs(environ: Mapping[str, str]) -> list[Path]:
-    """Return the paths of the logs that :func:`ask` requested, one of each process."""
+    """Return the paths of the NCCL logs that :func:`ask` requested, one per process."""
     pattern = Path(environ.get("NCCL_DEBUG_FILE") or "none")
     return sorted(pattern.parent.glob("nccl.*.log")) if pattern.name == NAME else []
 
 
 def print_logs(environ: Mapping[str, str]) -> None:
-    """Print the logs' lines of trouble, and their ends, in bounded size and printable lines, after a failure: the files
-    are removed with the scratch directory."""
+    """After a failure, print lines of trouble and the ends of NCCL's logs, as printable lines of bounded size: the log
+    files are removed with the scratch directory."""
     paths = logs(environ)
     for path in paths[:MAX_LOGS]:
         name = _printable(path.name)
@@ -71,7 +71,7 @@ def print_logs(environ: Mapping[str, str]) -> None:
 
 
 def _trouble(path: Path, most: int) -> tuple[list[str], list[str]]:
-    """Return the last lines of trouble before a log's end, and its end."""
+    """Return the last lines of trouble (at most ``most``) before the end of an NCCL log, and the lines of that end."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES)
         size = os.fstat(file.fileno()).st_size
@@ -92,7 +92,7 @@ def _printable(line: str) -> str:
 
 
 def fingerprints(text: str) -> dict[str, str]:
-    """Return fingerprints from the logs: transport (P2P, SHM, NET, or several joined by +), and use of NVLS."""
+    """Return fingerprints from NCCL's logs: transport (P2P, SHM, NET, or several joined by +), use of NVLink SHARP."""
     names = sorted(transports(text.splitlines()))
     if not names:
         return {}
@@ -100,7 +100,7 @@ def fingerprints(text: str) -> dict[str, str]:
 
 
 def transports(lines: Iterable[str]) -> dict[str, set[tuple[int, int]]]:
-    """Return by transport the pairs of ranks (from, to) that used it."""
+    """Return ``{transport: {(sending rank, receiving rank)}}`` from lines of NCCL's log."""
     pairs_by_transport: dict[str, set[tuple[int, int]]] = {}
     for line in lines:
         match = _CHANNEL.search(line)

@@ -1,4 +1,4 @@
-"""Measures the latency of kernel launches, and how far matrix products run at the same time as a collective."""
+"""Measures the latency of kernel launches, and how well matrix products and a collective run at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU_BYTES, CPU_BYTES = 2**30, 2**22
 
 
 def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Launch tiny kernels one after another; add the seconds of one launch, by the host's clock."""
+    """Launch tiny kernels one after another for ``seconds``; add the seconds of one launch, by the host's clock."""
     element = torch.zeros(1, device=ranks.device)
 
     def launch() -> None:
@@ -30,8 +30,8 @@ def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
 
 def overlap(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Measure matrix products during an all-reduce that takes about as long, as in training: add the time of both
-    together over that of the longer one alone; 1 is perfect overlap."""
+    """Measure matrix products during an all-reduce that takes about as long, for ``seconds`` in all, as in training:
+    add the time of both together divided by the time of the longer one alone. 1 is perfect overlap."""
     is_gpu = ranks.accelerator.is_gpu
     dtype = torch.bfloat16 if is_gpu else torch.float32
     size = GPU_MATRIX if is_gpu else CPU_MATRIX

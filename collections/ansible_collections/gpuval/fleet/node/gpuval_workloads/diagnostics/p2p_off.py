@@ -1,5 +1,5 @@
-"""Measures the all-reduce again with P2P between GPUs turned off, over the node's NICs, else the host's memory; by new
-ranks, since NCCL reads its settings once in a process."""
+"""Measures an all-reduce with P2P between GPUs turned off: over the node's NICs, or the host's memory without NICs. New
+processes do it, since NCCL reads its settings once in a process."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NICS = Path("/dev/infiniband")
 
 
 def variables(nics: Path = NICS) -> dict[str, str]:
-    """Return NCCL's variables. With an RDMA NIC, shared memory is off, too: this leaves GPU, NIC, network, NIC, GPU."""
+    """Return NCCL's variables that turn P2P off, and shared memory if there are RDMA NICs (files in ``nics``)."""
     return {"NCCL_P2P_DISABLE": "1", **({"NCCL_SHM_DISABLE": "1"} if any(nics.glob("uverbs*")) else {})}
 
 
 def measure(result: WorkloadResult, arguments: Sequence[str], accelerator: TorchDevices, processes: int) -> None:
-    """Add the figures with P2P off to ``result``; if ranks fail, ``left_out`` has the reason and other figures stay."""
+    """Add the figures of an all-reduce with P2P off to ``result``; if its ranks fail, the reason in ``left_out``."""
     without_p2p, before = WorkloadResult(), dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="nccl-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
         os.environ.update(variables())

@@ -1,4 +1,4 @@
-"""One rank of the diagnostics: runs the parts in order and combines their figures."""
+"""One rank of the diagnostics: runs measurement after measurement and combines the figures of all ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .overlap import launch_latency, overlap
 from .transfers import peers, transfers
 
 ODD = 0.05
-"""A part is named in the message when it is this much behind the middle of the node's."""
+"""The result's message names a GPU or link that is slower than the node's median by more than this share."""
 SHOWN = 4
 MOST_OF_THE_MEMORY = 0.8
 RATES = ("_tflops", "_bytes_per_second")
@@ -36,7 +36,7 @@ SUMMED = re.compile(
 
 @dataclass(frozen=True)
 class DiagnosticsPart:
-    """A part of the diagnostics: its name in the output, its share of the time, its function."""
+    """A measurement of the diagnostics: name in the output, share of the time, function (which gets its seconds)."""
 
     name: str
     share: float
@@ -62,8 +62,8 @@ BASIC_PARTS = tuple(part for part in PARTS if part.run in (matmul, copy, collect
 def run_parts(
     ranks: Ranks, result: WorkloadResult, seconds: float, parts: tuple[DiagnosticsPart, ...] = PARTS
 ) -> list[list[dict[str, Any]]]:
-    """Run the parts for about ``seconds`` in all; add the metrics to rank 0's result, written after each part so that
-    they survive a part that hangs. Returns every rank's figures."""
+    """Run measurements for about ``seconds`` in all; add their metrics to ``result``. Rank 0 writes it after each, so
+    that they survive one that hangs. Return the list of figures of each rank."""
     total_share = sum(part.share for part in parts)
     reporter, spent = ProgressReporter(ranks), {}
     meter = Meter(ranks, reporter.report)
@@ -96,8 +96,8 @@ def run_parts(
 
 
 def put_together(ranks: Ranks, result: WorkloadResult, everyone: list[list[dict[str, Any]]]) -> None:
-    """Add every rank's figures to the result: those of GPUs and links as they are; of the node's, throughput and errors
-    as sums over its ranks, others, equal on all ranks or only on the first, once."""
+    """Add the figures of each rank (``everyone``) to the result. Figures of GPUs and links stay as they are. Of figures
+    of the node, throughput and errors become sums over ranks; others are the first rank's."""
     node: dict[str, list[dict[str, Any]]] = {}
     links = 0
     for figure in (figure for figures in everyone for figure in figures):
@@ -114,12 +114,12 @@ def put_together(ranks: Ranks, result: WorkloadResult, everyone: list[list[dict[
 
 
 def wrong(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the figures of one rank that count wrong data and are not 0."""
+    """Return those of one rank's figures that count wrong data and are not 0."""
     return [figure for figure in figures if figure["name"].endswith("_error_count") and figure["value"]]
 
 
 def behind(result: WorkloadResult) -> list[str]:
-    """Return the names of GPUs and links whose rate is much below the node's median, the worst first."""
+    """Return texts on the GPUs and links whose rate is much below the node's median, the worst first."""
     rates: dict[str, list[tuple[float, str]]] = {}
     for metric in result.metrics:
         is_rate = metric["name"].endswith(RATES) and "_median_" not in metric["name"]

@@ -1,5 +1,5 @@
-"""Measures copies between host and device: each device alone, in one and both directions, then all at once. And copies
-between all pairs of devices: one figure for each link and direction."""
+"""Measures copies between host and devices (each device alone, in one and both directions, then all at once), and
+between all pairs of devices, each link and direction."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .measure import Meter
 GPU_BYTES, CPU_BYTES = 2**28, 2**24
 GPU_PEER_BYTES, CPU_PEER_BYTES = 2**28, 2**22
 MOST_ALONE_SECONDS = 10.0
-"""Of one direction, or of both at once, of one device: the others wait, and print nothing."""
+"""Most seconds of a measurement of one device alone: the other ranks wait meanwhile, and print nothing."""
 DIRECTIONS = ("host_to_device", "device_to_host")
 
 
 def transfers(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Copy pinned host memory to the device and back, and compare; add bytes per second of each direction, alone and
-    all at once, and of both directions together."""
+    """Copy pinned host memory to the device and back for ``seconds``, and compare. Add bytes per second of each
+    direction, with this device alone and with all at once, and of both directions together."""
     size = GPU_BYTES if ranks.accelerator.is_gpu else CPU_BYTES
     host = torch.randint(-(2**31), 2**31 - 1, (size // 4,), dtype=torch.int32)
     back = torch.zeros_like(host)
@@ -62,7 +62,7 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> None:
 def _both_ways(
     ranks: Ranks, to_device: Callable[[], object], source: torch.Tensor, target: torch.Tensor
 ) -> Callable[[], None]:
-    """Return a function that copies in both directions at once, on two streams; without these, one after the other."""
+    """Return a function that calls ``to_device`` and copies ``source`` to ``target`` on the host; on CUDA at once."""
     if ranks.accelerator.kind != "cuda":
 
         def in_turn() -> None:
@@ -97,8 +97,8 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
 
 def peers(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Measure transfers between all pairs of devices, in rounds of disjoint pairs, one direction at a time. The
-    receiver measures and compares: this adds bytes per second and wrong words of every link to this rank."""
+    """Measure transfers between all pairs of devices for ``seconds`` in all, in rounds of disjoint pairs, one direction
+    at a time. The receiver measures and compares: it adds bytes per second and wrong words of each link to it."""
     if ranks.world_size < 2:
         return
     words = (GPU_PEER_BYTES if ranks.accelerator.is_gpu else CPU_PEER_BYTES) // 4

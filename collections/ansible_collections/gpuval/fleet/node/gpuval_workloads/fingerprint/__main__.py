@@ -1,4 +1,4 @@
-"""Sets the environment for reproducible results, starts one rank per GPU, and adopts their result."""
+"""Program of the fingerprint stage: sets variables for reproducible results, starts a rank per GPU."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _LIBRARIES = {"cuBLAS": ("libcublas.so", "cublasGetProperty"), "cuBLASLt": ("lib
 
 
 def fingerprint_group(device: torch.device, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the line of text: device, software that contains the kernels, and settings that select kernels."""
+    """Return a line on device, software and settings that select kernels: equal lines need equal fingerprints."""
     parts = [f"sequence {SEQUENCE}", f"torch {torch.__version__}"]
     if device.type == "cuda":
         parts += _gpu(device)
@@ -79,7 +79,7 @@ def _gpu(device: torch.device) -> list[str]:
 
 
 def _library_version(path: str | None, call: str) -> str:
-    """Return a library's version by its function ``call``, which gives major, minor and patch without a device."""
+    """Return the version of the library at ``path``; ``call`` is its function that returns major, minor and patch."""
     numbers: list[str] = []
     with suppress(OSError, AttributeError):
         function, value = getattr(ctypes.CDLL(path), call) if path else None, ctypes.c_int()

@@ -1,4 +1,4 @@
-"""Decides which parts (GPUs) are wrong, by their votes and the results known to the host. Pure.
+"""Decides which parts (GPUs, or ranks on a CPU) compute wrongly, by a majority and results that the host knows.
 
 Three kinds of evidence, strongest first. A difference from values that the host knows to the last bit (weights that it
 sent, exact products) proves a fault. A part whose repeats differ is wrong. Parts with equal repeats are compared with
@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 CLEARLY = 2.0
-"""How many times smaller the errors against float64 must be to decide which is right: rounding differs by less."""
+"""How many times smaller a GPU's errors against float64 must be to call it right: rounding differs by less."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Digests of one section on one part, how many repeats gave exactly these, and their errors against float64."""
+    """Digests of a section's results on one GPU, how many repeats gave exactly these, and errors against float64."""
 
     digests: tuple[int, ...]
     repeats: int
@@ -28,7 +28,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the work: labels of a trace's entries, values that the host knows, and limits of errors."""
+    """A section of the work: the label of each digest, ``{index: digest that the host knows}``, limits of errors."""
 
     name: str
     labels: Sequence[str]
@@ -38,7 +38,7 @@ class Section:
 
 @dataclass(frozen=True)
 class WrongValues:
-    """Wrong values on one part: how many in all its repeats, and the first in words."""
+    """Wrong values on one GPU (index ``part``): their number in all repeats, and a text on the first."""
 
     part: int
     count: int
@@ -47,14 +47,14 @@ class WrongValues:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The right digests of a section (None if unknown), and the parts that differ."""
+    """The right digests of a section (None if unknown), and findings on the GPUs that differ."""
 
     right: tuple[int, ...] | None
     findings: list[WrongValues]
 
 
 def judge(section: Section, parts: Sequence[Sequence[Trace]]) -> Judgement:
-    """Return the right digests of a section and the parts that are wrong, given every part's different traces."""
+    """Return the right digests of a section and findings on wrong GPUs. ``parts``: the different traces of each GPU."""
     right = _right(section, parts)
     findings = []
     for part, traces in enumerate(parts):
@@ -68,12 +68,12 @@ def judge(section: Section, parts: Sequence[Sequence[Trace]]) -> Judgement:
 
 
 def offences(section: Section, trace: Trace) -> list[str]:
-    """Return the names of a trace's errors that rounding does not explain; NaN counts."""
+    """Return the names of a trace's errors against float64 that rounding does not explain, NaN included."""
     return [name for name, error in trace.errors.items() if not error <= section.limits[name]]
 
 
 def unknown_bits(section: Section, trace: Trace) -> list[int]:
-    """Return the indices of a trace's entries that differ from the values known to the host."""
+    """Return the indices of a trace's digests that differ from those that the host knows."""
     return [index for index, value in section.known.items() if trace.digests[index] != value]
 
 
@@ -98,7 +98,7 @@ def _right(section: Section, parts: Sequence[Sequence[Trace]]) -> tuple[int, ...
 
 
 def _closest(traces: Sequence[Trace], limits: Mapping[str, float]) -> tuple[int, ...] | None:
-    """Return the digests whose errors, relative to the limits, are clearly the smallest; None if there are none."""
+    """Return the digests of the trace whose errors, relative to the limits, are clearly smallest; None without one."""
     scores: dict[tuple[int, ...], float] = {}
     for trace in traces:
         shares = [math.inf if math.isnan(error) else error / limits[name] for name, error in trace.errors.items()]

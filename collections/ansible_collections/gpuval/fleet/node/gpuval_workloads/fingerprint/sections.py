@@ -96,11 +96,11 @@ class Recorder:
         total = torch.zeros((), dtype=torch.int64, device=self._device)
         if aligned:
             words = data[:aligned].view(torch.int64)
-            total = (words * self._odd(words.numel())).sum()
+            total = (words * self._odd_factors(words.numel())).sum()
         tail = data[aligned:].to(torch.int64)
-        return total + (tail * self._odd(tail.numel())).sum() if tail.numel() else total
+        return total + (tail * self._odd_factors(tail.numel())).sum() if tail.numel() else total
 
-    def _odd(self, count: int) -> Tensor:
+    def _odd_factors(self, count: int) -> Tensor:
         if self._factors.numel() < count:
             # Knuth's multiplier spreads the factors over all 64 bits, so that changes of neighbours do not cancel.
             self._factors = torch.arange(count, dtype=torch.int64, device=self._device) * 0x5851F42D4C957F2D * 2 + 1
@@ -130,7 +130,7 @@ class Weights:
         self.targets = (5 * self.inputs + 1) % shape.vocabulary  # a rule that can be learnt
 
     def model(self, device: torch.device, dtype: torch.dtype) -> Llama:
-        """Return a model of these dimensions on a device, without set weights."""
+        """Return a model of these dimensions on a device, whose weights are not set."""
         model = empty_model(self.shape).to(dtype).to_empty(device=device)
         cos, sin = rotary_tables(self.shape.head_dim, self.shape.sequence_length, self.shape.rope_theta)
         model.cos.copy_(cos)
@@ -178,7 +178,7 @@ class TrainingSection:
         self._losses: list[Tensor] = []
 
     def run(self, recorder: Recorder, flip: bool) -> None:
-        """Train from the initial weights; ``flip`` injects a bit flip, in the fp32 training only."""
+        """Train from the initial weights and record digests; ``flip`` injects a bit flip, in the fp32 training only."""
         title = f"training {self._precision}{'' if self._is_checked else ' (large)'}"
         model, weights = self._model, self._weights
         load(model, self._first)
@@ -196,7 +196,7 @@ class TrainingSection:
             recorder.note(f"{title}, after step {self._steps}, {name}", parameter)
 
     def errors(self, reference: TrainingReference) -> dict[str, float]:
-        """Return the errors of the last run against the host's, as ratios by name; empty if not checked."""
+        """Return ``{error: ratio}`` of the last run's losses and weights to the host's; empty if not checked."""
         if not self._is_checked:
             return {}
         losses = torch.stack(self._losses).double().cpu()
@@ -253,7 +253,7 @@ class Decoding:
 
 
 class Operands:
-    """Two matrices of integers on the host, and rows of their product in float64, which are exact."""
+    """Two matrices of integers on the host, and sampled rows of their product in float64, which are exact."""
 
     def __init__(self, product: ProductSize) -> None:
         generator = torch.Generator().manual_seed(_SEED + product.magnitude)
@@ -266,7 +266,7 @@ class Operands:
 
 
 class Products:
-    """The section of matrix products, each repeated many times; rows of the last are compared with the host's."""
+    """The section of matrix products, each repeated many times; the host checks rows of the last one."""
 
     def __init__(self, device: torch.device, products: tuple[ProductSize, ...]) -> None:
         self._products = products
@@ -318,7 +318,7 @@ class FingerprintWork:
         self._products = Products(device, sizes.products)
 
     def run(self, section: str, recorder: Recorder, flip: bool, between: Callable[[], None]) -> None:
-        """Run one section and record its digests; ``between`` is called now and then."""
+        """Run one section and record its digests; ``between`` is called after each training and product."""
         if section == "training":
             for training in self._trainings:
                 training.run(recorder, flip)
@@ -331,7 +331,7 @@ class FingerprintWork:
                 self._products.run(recorder, between)
 
     def errors(self, section: str) -> dict[str, float]:
-        """Return the errors of the section's last run against the host's float64, by name."""
+        """Return ``{error: ratio}`` of the section's last run to the host's float64."""
         if section == "training":
             return {name: e for training in self._trainings for name, e in training.errors(self._reference).items()}
         return self._products.errors() if section == "matmul" else {}

@@ -1,4 +1,4 @@
-"""The settings and sizes of the fingerprint stage. A change of a size changes every fingerprint: raise ``SEQUENCE``."""
+"""Settings and sizes of the fingerprint stage's work. A change of a size changes fingerprints: raise ``SEQUENCE``."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ..common.arguments import positive_float, positive_int, workload_parser
 from ..training.models.shapes import LlamaShape
 
 SEQUENCE = 1
-"""The number of this sequence of work; fingerprints of different numbers do not compare."""
+"""Revision of the fingerprint stage's work; fingerprints of different revisions are not comparable."""
 
 MIN_REPEATS = 2
 _PART = re.compile(r"(?:(?:gpu|rank):)?(\d{1,4})(?:@(\d{1,6}))?")
 FLIPPED_BIT = 12
-"""Of a float32 weight's 23 mantissa bits: changes it by 2^-11 of itself, one weight of thousands, far below what the
-loss shows beside its rounding, yet above the last bits that an update could round away."""
+"""Bit to flip of a float32 weight's 23 mantissa bits: it changes one weight of thousands by 2^-11 of itself. The loss
+does not show that beside its rounding, yet an update cannot round it away."""
 
 
 @dataclass(frozen=True)
 class ProductSize:
     """A product of integer matrices up to ``magnitude``, (rows x inner) times (inner x columns), repeated ``times``. If
-    ``magnitude``^2 x inner is below 2^22, all partial sums are exact in fp32 in any order; else the result is equal on
-    like devices only."""
+    ``magnitude``^2 x inner is below 2^22, all partial sums are exact in fp32 in any order; else results are equal on
+    devices of the same kind only."""
 
     precision: str
     rows: int
@@ -44,8 +44,8 @@ class ProductSize:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of the work. The model ``checked`` is trained in fp32 and bf16, and in float64 on the host; ``loaded``
-    in bf16, to load the device."""
+    """Sizes of the fingerprint stage's work. The model ``checked`` is trained in fp32 and bf16, and in float64 on the
+    host; ``loaded`` in bf16, to load the device. Lengths are in tokens."""
 
     checked: LlamaShape
     checked_steps: int
@@ -116,15 +116,15 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     description = "Train, decode and multiply alike on every GPU, again and again, and compare the results' bits."
     parser = workload_parser("fingerprint", description)
     add = parser.add_argument
-    add("--seconds", type=positive_float, default=10.0, help=f"of repeating; {MIN_REPEATS} repeats at least")
-    add("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 if it has 2 cores")
+    add("--seconds", type=positive_float, default=10.0, help=f"duration; {MIN_REPEATS} repeats at least")
+    add("--processes", type=positive_int, help="default: 1 per GPU; on a CPU 2 if it has 2 cores")
     flip = "flip one bit of one weight on a part (gpu:1, rank:1 or 1) before training, in every repeat or in one"
     add("--inject-bit-flip", type=bit_flip, metavar="PART[@REPEAT]", help=flip)
     return parser.parse_args(list(arguments))
 
 
 def bit_flip(text: str) -> BitFlip:
-    """Return the bit flip to inject, from an option's text. Raises ``ArgumentTypeError``."""
+    """Return the bit flip that the text of ``--inject-bit-flip`` describes. Raises ``ArgumentTypeError``."""
     match = _PART.fullmatch(text)
     if not match:
         raise argparse.ArgumentTypeError(f"{text} is not PART or PART@REPEAT, such as gpu:1 or gpu:1@2")

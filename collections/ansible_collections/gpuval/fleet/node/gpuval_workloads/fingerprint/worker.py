@@ -1,4 +1,4 @@
-"""One rank of the fingerprint stage: repeats the work, then compares its results with all others'."""
+"""One rank of the fingerprint stage: repeats fixed work and compares the result bits with those of all other ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sections import LIMITS, SECTIONS, FingerprintWork, Recorder, sha256
 from .sizes import MIN_REPEATS, parse_arguments, sizes_for
 
 MAX_TRACES = 8
-"""Different results of one part that are kept apart; a part with more is wrong whatever they are."""
+"""Number of different results of one rank that are kept; a rank with more is wrong in any case."""
 PROGRESS_SECONDS = 5.0
 FINDINGS_SHOWN = 4
 REMEDY = (
@@ -68,7 +68,7 @@ def make_deterministic(ranks: Ranks) -> None:
 
 @dataclass
 class Repeats:
-    """One rank's repeats of the work, and their different results."""
+    """One rank's repeats of the work, and its different results by section, with labels and known digests."""
 
     config: argparse.Namespace
     ranks: Ranks
@@ -79,7 +79,7 @@ class Repeats:
     known: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def run(self) -> Repeats:
-        """Repeat the work for the configured time, at least twice."""
+        """Repeat all sections for the configured time, at least twice."""
         ranks, flip = self.ranks, self.config.inject_bit_flip
         work = FingerprintWork(ranks.device, sizes_for(ranks.accelerator.kind))
         recorder = Recorder(ranks.device)
@@ -102,7 +102,7 @@ class Repeats:
         return self
 
     def _keep(self, name: str, recorder: Recorder, work: FingerprintWork) -> None:
-        """Count a section's result; a new result is also compared with the host's."""
+        """Count the result of the section ``name``; a new result is also compared with the host's in float64."""
         digests = recorder.digests()
         traces = self.traces[name]
         for index, trace in enumerate(traces):
@@ -119,9 +119,6 @@ class Repeats:
         """Return the fields to send to the other ranks: the results alone."""
         return {"count": self.count, "seconds": self.seconds, "traces": self.traces}
 
-    def __setstate__(self, state: Mapping) -> None:
-        self.__dict__.update(state)
-
 
 def report(
     ranks: Ranks,
@@ -130,7 +127,7 @@ def report(
     everyone: Sequence[Repeats],
     judgements: Mapping[str, Judgement],
 ) -> None:
-    """Add figures, fingerprints and the names of wrong GPUs to rank 0's result."""
+    """Add figures, fingerprints and the names of wrong GPUs to rank 0's result. ``judgements``: by section."""
     add = result.add_metric
     add("fingerprint_processes_count", ranks.world_size, "count")
     findings = [finding for judgement in judgements.values() for finding in judgement.findings]
@@ -163,7 +160,7 @@ def report(
 
 
 def worst_errors(repeats: Repeats) -> dict[str, float]:
-    """Return a rank's greatest error of each kind; NaN stays NaN."""
+    """Return ``{error: greatest value}`` of a rank's relative errors against float64; NaN stays NaN."""
     worst: dict[str, float] = {}
     for trace in (trace for traces in repeats.traces.values() for trace in traces):
         for name, error in trace.errors.items():

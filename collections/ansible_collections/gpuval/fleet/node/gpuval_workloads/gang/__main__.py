@@ -1,4 +1,4 @@
-"""The program of a gang's member: joins the others, runs this node's ranks, ends when any member is lost."""
+"""The program of one node of a gang: joins the other nodes, runs this node's ranks, ends when any node is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SharedError(WorkloadCrash):
 
 @dataclass
 class GangWork:
-    """The work of this member in its gang: configuration, accelerator, folder and result; its ``channel`` once open."""
+    """The work of this node in its gang: settings, accelerator, temporary folder, result; ``channel`` is set later."""
 
     gang: Gang
     config: GangConfig
@@ -108,7 +108,8 @@ def main(result: WorkloadResult) -> None:
 def _environment(
     environ: Mapping[str, str], gang: Gang, accelerator: TorchDevices, folder: Path, address: str
 ) -> dict[str, str]:
-    """Return the environment of the ranks; existing values stay, except the folder of their notes."""
+    """Return the variables to add to this process's environment for the ranks, which listen at the IP ``address`` and
+    leave their files in ``folder``. Threads, accelerator and interfaces that ``environ`` sets stay."""
     defaults = {
         "OMP_NUM_THREADS": str(max(1, launch.available_cores() // gang.own.slots)),
         "DS_ACCELERATOR": accelerator.kind,  # DeepSpeed would use any accelerator that it finds
@@ -120,7 +121,7 @@ def _environment(
 
 
 def _take_part(member: GangWork, arguments: list[str], checks: HostChecks) -> None:
-    """Join the gang and run the work. The gang in the result says whether the work has begun."""
+    """Join the gang and run the work. ``environment.gang.joined`` in the result tells whether the work has begun."""
     gang, config, result, folder = member.gang, member.config, member.result, member.folder
     described = result.environment["gang"]
     membership.check_port(gang, gang.port, "gpuval_gang_port")
@@ -173,8 +174,8 @@ def _end_by_signal(number: int, _frame: object) -> None:
 
 
 def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, rank_failure: Mapping | None) -> None:
-    """Report why this member ends and which node is at fault: that of the rank about which all failures are, no node if
-    they are about several. ``rank_failure``: note of the rank that failed first here."""
+    """Report to the gang why this node ends and which node is at fault. ``rank_failure``: note of this node's rank that
+    failed first; if it is about ranks of one node, that node is at fault, if about several nodes, none."""
     node: str | None = OWN
     message, weight = str(error), EFFECT
     if rank_failure:
@@ -188,7 +189,7 @@ def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, rank_
 
 
 def _compare(gang: Gang, brought: list[dict], config: GangConfig) -> None:
-    """Raise ``SharedError`` if a member's software, or its path, differs from the leader's."""
+    """Raise ``SharedError`` if a member's PyTorch version, or path of Python for DeepSpeed, is not the leader's."""
     compared = ["torch"] + (["python"] if config.launcher == "deepspeed" else [])
     for member, versions in zip(gang.members, brought):
         for component in compared:
@@ -200,7 +201,7 @@ def _compare(gang: Gang, brought: list[dict], config: GangConfig) -> None:
 
 
 class _RankLauncher(ABC):
-    """Starts the ranks of ``module`` on this member. ``begin`` returns data for the other members."""
+    """Starts the ranks, which run ``module``, on this node. ``begin`` returns data for the greeting to all members."""
 
     environment: Mapping[str, str] = {}
 
@@ -215,7 +216,7 @@ class _RankLauncher(ABC):
 
     @abstractmethod
     def run(self, brought: list[dict], arguments: list[str], stopper: launching.Stopper) -> None:
-        """Run the work to its end; ``brought`` are the data of all members."""
+        """Run the work to its end; ``brought``: data of each member from its greeting, ``arguments``: the ranks'."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -286,7 +287,7 @@ class _OverSsh(_RankLauncher):
                 stopper.check()
 
     def ssh_options(self, brought: list[dict]) -> list[str]:
-        """Return the options with which the leader's ssh reaches the members' servers."""
+        """Return ssh's options for the members' SSH servers; ``brought``: data of each member, with its host key."""
         host_keys = [report["host_key"] for report in brought]
         return client(self._gang, self._folder, self._keys / membership.KEY_FILE, host_keys)
 
@@ -315,8 +316,8 @@ class _OverSsh(_RankLauncher):
 
 
 class _ByMpi(_RankLauncher):
-    """Runs nccl-tests by mpirun on the leader, if all members have them; the others get the results when all meet at
-    the end. Without a valid answer ``otherwise`` measures, unless only nccl-tests were requested."""
+    """Runs nccl-tests by mpirun on the leader, if all members have them; then the leader sends the result to all.
+    Without a valid answer, ``otherwise`` runs PyTorch's measurement, unless only nccl-tests were requested."""
 
     def __init__(self, member: GangWork, config: CollectivesConfig, otherwise: _RankLauncher) -> None:
         super().__init__(member, "")
@@ -354,8 +355,10 @@ class _ByMpi(_RankLauncher):
                 own = self._lead(brought, stopper) if self._gang.is_leader else ("", "")
                 words = membership.meet(self._member.channel, "end of nccl-tests", json.dumps(own), stopper.check)
             text, why = json.loads(words[0])
-            if text:
-                self._complete(WorkloadResult.from_json(text))
+            if text:  # completed with the networks in this node's logs, it becomes the node's outcome
+                result, slots = WorkloadResult.from_json(text), self._gang.own.slots
+                collectives.complete(result, self._config, self._member.accelerator, len(self._gang.members), slots)
+                (self._folder / launch.OUTCOME_FILE).write_text(result.to_json(), encoding="utf-8")
         if not why:
             return
         if self._config.tool == "nccl-tests":
@@ -368,7 +371,7 @@ class _ByMpi(_RankLauncher):
         self._otherwise.run(brought, arguments, stopper)
 
     def _lead(self, brought: list[dict], stopper: launching.Stopper) -> tuple[str, str]:
-        """Measure; return the result as JSON, or empty and why there is none."""
+        """Run nccl-tests on the leader; return the result as JSON, or an empty text and why there is no result."""
         assert self._tools  # all members have the tools, so the leader has
         options = self._over_ssh.ssh_options(brought)
         launching.put(self._folder / "hostfile", launching.hostfile(self._gang))
@@ -378,12 +381,6 @@ class _ByMpi(_RankLauncher):
         )  # fmt: skip
         stopper.check()
         return (result.to_json() if result else ""), why
-
-    def _complete(self, result: WorkloadResult) -> None:
-        """Add the transport that this node's logs show to the result."""
-        gang, accelerator = self._gang, self._member.accelerator
-        collectives.complete(result, self._config, accelerator, len(gang.members), gang.own.slots)
-        (self._folder / launch.OUTCOME_FILE).write_text(result.to_json(), encoding="utf-8")
 
 
 if __name__ == "__main__":

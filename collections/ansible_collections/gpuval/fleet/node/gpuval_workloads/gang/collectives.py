@@ -1,4 +1,4 @@
-"""One rank of a gang's collectives: measures bandwidth and latency, checks every element, finds the network used."""
+"""One rank of collectives between nodes: measures bandwidth and latency, checks every element, finds the network."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ERRORS = f"{PREFIX}_collective_error_count"
 SYSFS = Tree()
 MAX_NETWORKS, MAX_NAME = 16, 64
 NODES_VARIABLE = "GPUVAL_GANG_NODES"
-"""How many nodes the gang has."""
+"""Environment variable with the number of nodes of the gang."""
 FABRIC_VARIABLE = "GPUVAL_GANG_FABRIC"
-"""What carries the collectives between nodes (config.py)."""
+"""Environment variable that names what carries the collectives between nodes: auto, network or nvlink."""
 SENT_VARIABLE = "GPUVAL_GANG_NVLINK_SENT_BYTES"
-"""What the node's NVLinks had sent before the work."""
+"""Environment variable with the bytes that the node's NVLinks had sent before the collectives began."""
 
 
 def main(ranks: Ranks, result: WorkloadResult) -> None:
@@ -55,19 +55,19 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
         result.add_series(name, unit, x, y, x_unit="bytes")
     errors = sum(ranks.gather(result.metric(ERRORS)))
     result.add_metric(ERRORS, errors, "count")
-    if ranks.local_rank == 0:  # its result is the node's
+    if ranks.local_rank == 0:  # the result of local rank 0 becomes that of the node
         complete(result, config, ranks.accelerator, nodes, len(ranks.of_node))
 
 
 def absent_nodes(nodes: int) -> int:
-    """Return how many members of the gang have no rank in the process group."""
+    """Return how many nodes of the gang have no rank in the process group, which spans ``nodes`` nodes."""
     return int(os.environ.get(NODES_VARIABLE, nodes)) - nodes
 
 
 def complete(
     result: WorkloadResult, config: CollectivesConfig, accelerator: TorchDevices, nodes: int, slots: int
 ) -> None:
-    """Add the networks in use, by the logs of the node's ranks, and the verdict in words to a node's result."""
+    """Add the networks in NCCL's logs, and a message, to a node's result; ``nodes`` nodes ran ``slots`` ranks each."""
     requested = config.only or NAMES
     result.fingerprints.update({f"{PREFIX}_{name}_asked": "yes" if name in requested else "no" for name in NAMES})
     buses = {m["name"]: m["value"] for m in result.metrics if m["name"].endswith("_bus_bytes_per_second")}
@@ -99,7 +99,7 @@ def complete(
 
 
 def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[str]:
-    """Add transport fingerprints by this node's logs, which the controller compares. Returns the networks in use."""
+    """Add network and GPUDirect RDMA by NCCL's logs to a node's result, to compare nodes. Return the networks."""
     if not accelerator.is_gpu:
         result.fingerprints["gang_network"] = "gloo"
     if accelerator.kind != "cuda":
@@ -124,19 +124,15 @@ def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[st
 
 
 def fabric_environment(config: CollectivesConfig, gang: Gang) -> dict[str, str]:
-    """Return the variables by which NCCL uses one fabric alone; none where there is only one."""
+    """Return environment variables that bind NCCL to NVLink or the network; none if nodes share the network alone."""
     if config.fabric == NVLINK:
         sent = transport.nvlink_sent_bytes()
-        return {
-            FABRIC_VARIABLE: NVLINK,
-            "NCCL_MNNVL_ENABLE": "1",
-            SENT_VARIABLE: "" if sent is None else str(sent),
-        }
+        return {FABRIC_VARIABLE: NVLINK, "NCCL_MNNVL_ENABLE": "1", SENT_VARIABLE: "" if sent is None else str(sent)}
     return {} if gang.own.clique is None else {FABRIC_VARIABLE: NETWORK, "NCCL_MNNVL_ENABLE": "0"}
 
 
 def name_after_nvlink(result: WorkloadResult) -> None:
-    """Rename the figures and curves of each collective: those over NVLink are compared with no network's."""
+    """Add ``nvlink`` to the names of figures and curves in a result: none is compared with one over a network."""
     for named in (*result.metrics, *result.series):
         name = named["name"].removeprefix(f"{PREFIX}_")
         if name.startswith(NAMES) and name != named["name"]:
@@ -144,7 +140,7 @@ def name_after_nvlink(result: WorkloadResult) -> None:
 
 
 def add_failure(result: WorkloadResult) -> None:
-    """After a failure, print NCCL's logs; add the networks that they name, and wrong elements, to the result."""
+    """After a failure, print NCCL's logs; add the networks that they name, and numbers of wrong values, to a result."""
     wrong_values.add_to(result)
     nccl_log.print_logs(os.environ)
     text = ""
@@ -156,7 +152,7 @@ def add_failure(result: WorkloadResult) -> None:
 
 
 def _complain(result: WorkloadResult, config: CollectivesConfig, accelerator: TorchDevices, networks: list[str]) -> str:
-    """Add to the result whether the expected network was used; return the complaint, empty if it was."""
+    """Add to the result whether the collectives used the expected network; return what is wrong, empty if they did."""
     ports = rdma.ports(SYSFS)
     result.add_metric("gang_rdma_ports_count", len(ports), "count")
     if accelerator.kind != "cuda":
@@ -176,7 +172,7 @@ def _complain(result: WorkloadResult, config: CollectivesConfig, accelerator: To
 
 
 def _doubt_nvlink(result: WorkloadResult) -> str:
-    """Add what the NVLinks sent to the result; return what contradicts the channels of NCCL's log, else empty."""
+    """Add the bytes that NVLinks sent to the result; return what contradicts NCCL's log of NVLink alone, else empty."""
     reached, ranks = transport.largest_clique(nccl_log.read(os.environ)), result.metric("gang_processes_count")
     if reached != ranks:
         return f"NCCL's log shows an NVLink clique of {reached} of {ranks} GPUs: compare the cliques in the facts"

@@ -1,4 +1,4 @@
-"""Settings of the work of a gang."""
+"""Settings of a multi-node stage: a training, or collectives, across the nodes of a gang."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 
 @dataclass(frozen=True)
 class GangConfig:
-    """How a gang's ranks are started: ``deepspeed`` starts all over SSH from the leader."""
+    """How a gang's ranks start: by torchrun on each node, or ``deepspeed`` over SSH; and the limit for joining."""
 
     launcher: str = "torchrun"
     join_seconds: float = 300.0
@@ -31,7 +31,7 @@ class GangConfig:
 
 @dataclass(frozen=True)
 class GangTrainingConfig(GangConfig):
-    """Settings of a training; ``seconds`` are for ZeRO, the two trainings to compare with take a quarter each."""
+    """Settings of a multi-node training. ``seconds``: of the ZeRO part; each of the two DDP parts takes a quarter."""
 
     zero: int = 2
     size: str = "auto"
@@ -66,7 +66,7 @@ RANKS = {GangTrainingConfig: "gpuval_workloads.gang.training", CollectivesConfig
 
 
 def largest_bytes(text: str) -> int:
-    """Return the largest message size in bytes. Raises ``ArgumentTypeError`` for less than the smallest size."""
+    """Parse a largest message size in bytes. Raises ``ArgumentTypeError`` for less than the smallest size."""
     number = positive_int(text)
     if number < SMALLEST_BYTES:
         raise argparse.ArgumentTypeError(f"{text} is less than {SMALLEST_BYTES} bytes, the smallest size")
@@ -78,7 +78,7 @@ def parse_arguments(arguments: Sequence[str]) -> GangTrainingConfig | Collective
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
     add("--launcher", choices=LAUNCHERS, default=GangConfig.launcher, help="deepspeed: over SSH from the leader")
-    add("--join-seconds", type=positive_float, default=GangConfig.join_seconds, help="within which all members begin")
+    add("--join-seconds", type=positive_float, default=GangConfig.join_seconds, help="limit for all nodes to join")
     parser = argparse.ArgumentParser(
         prog="python -m gpuval_workloads.gang", description="Work of several nodes as one."
     )
@@ -100,7 +100,7 @@ def parse_arguments(arguments: Sequence[str]) -> GangTrainingConfig | Collective
     add = works.add_parser("collectives", parents=[common], description=description).add_argument
     add("--seconds", type=positive_float, default=CollectivesConfig.seconds)
     add("--only", nargs="+", default=(), choices=NAMES, metavar="NAME", help=", ".join(NAMES))
-    add("--most-bytes", type=largest_bytes, help="8 or more")
+    add("--most-bytes", type=largest_bytes, help="largest message size, 8 or more")
     add("--expect-network", nargs="+", default=(), metavar="NAME", help="IB, Socket, ..., * for any text")
     add("--fabric", choices=[AUTO, NVLINK], default=AUTO, help="nvlink: over NVLink, within the clique of this node")
     add("--tool", choices=TOOLS, default=CollectivesConfig.tool, help="auto: nccl-tests under MPI, else torch")
@@ -111,10 +111,10 @@ def parse_arguments(arguments: Sequence[str]) -> GangTrainingConfig | Collective
         return GangTrainingConfig(**values)
     fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     if fields["fabric"] == NVLINK:
-        fields["expect_network"] = ()  # that of the gang's other stages
+        fields["expect_network"] = ()  # the setting describes the network, not NVLink
     return CollectivesConfig(**fields)
 
 
 def template(name: str) -> Template:
-    """Return a template of the folder ``templates``, also from a zip application."""
+    """Return a file of the folder ``templates`` beside this module, also if the package runs from a zip file."""
     return Template((files(__package__) / "templates" / name).read_text(encoding="utf-8"))

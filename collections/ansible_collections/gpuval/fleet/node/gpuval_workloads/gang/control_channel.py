@@ -1,4 +1,4 @@
-"""The control channel of a gang: all members begin together, and when one is lost, all others end and report its name.
+"""The control channel between the nodes (members) of a gang: all begin together, and end if a member is lost.
 
 Every member keeps one TCP connection to the leader and sends a heartbeat with the progress of its ranks once a second;
 the leader answers. A missing heartbeat, a closed connection or a member's error ends the gang, and the leader sends
@@ -44,16 +44,16 @@ LOOK_SECONDS = 10.0
 #: Seconds between a member's lines on what it waits for.
 WAITING_SECONDS = 30.0
 CLOSED_ERRORS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
-#: Seconds for the others to receive the last message: to close a connection with unread input may discard it.
+#: Seconds for the others to receive the leader's last message: closing a connection with unread input may discard it.
 LAST_WORD_SECONDS = 5.0
-#: Weight of a failure: the member knows the cause, it failed as a consequence, all fail for the same reason.
+#: Kinds of a member's failure: it knows the cause, it failed as a consequence, all members fail for the same reason.
 CAUSE, EFFECT, SHARED = range(3)
-#: Stands for the reporting member as the node at fault.
+#: Value of ``node`` in a member's report of its end: the reporting member itself is at fault.
 OWN = ""
 MAX_LINE = 1 << 20
 #: Maximum bytes of one member's greeting; the leader sends all greetings to all.
 MAX_BROUGHT = 64 << 10
-#: Number of open files beside the members' connections.
+#: Open files that the leader needs beside its connections to members.
 OTHER_FILES = 256
 
 #: Function that returns the heartbeats of a member's ranks and the states of their processes, by local rank.
@@ -84,15 +84,15 @@ class GangStop:
 
 
 class Beginning:
-    """Finds members whose ranks do not start although other members' have; without a heartbeat none can stall. Pure."""
+    """Finds members whose ranks do not start although those of others have: without a heartbeat no rank can stall."""
 
     def __init__(self, slots: Sequence[int], limit_seconds: float) -> None:
         self._slots, self._limit = slots, limit_seconds
         self._count, self._waited = 0, 0.0
 
     def look(self, begun: Sequence[int], seconds: float) -> list[int]:
-        """Add the number of started ranks of each member; return the members that are late: others have started, and
-        none has for the time limit."""
+        """Return the indices of late members: other members have started, and no rank has for the time limit.
+        ``begun``: number of started ranks of each member; ``seconds`` since the previous call."""
         self._waited = self._waited + seconds if sum(begun) == self._count else 0.0
         self._count = sum(begun)
         late = [index for index, (count, slots) in enumerate(zip(begun, self._slots)) if count < slots]
@@ -100,8 +100,9 @@ class Beginning:
 
 
 class ControlChannel:
-    """This member's end of the channel. Enter it, ``join``, work, ``end``. ``on_stop`` is called once, from another
-    thread, when another member ends the gang early, or a rank stalls."""
+    """A member's end of the control channel. Enter it, ``join``, work, ``end``. ``bring``: JSON data for all members in
+    this member's greeting. ``on_stop`` is called once, from another thread, when another member ends the gang early, or
+    a rank stalls."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class ControlChannel:
     ) -> None:
         self._gang, self._token, self._limits = gang, token.encode(), limits
         self._beats, self._on_stop, self._bring, self._find_ended = beats, on_stop, bring, find_ended
-        self._stop: GangStop | None = None
+        self.stopped: GangStop | None = None
         self._ended: dict[int, dict[str, Any]] = {}
         self._broken: list[tuple[int, float, GangStop]] = []
         self._brought: dict[int, Any] = {}
@@ -135,19 +136,15 @@ class ControlChannel:
 
     def __exit__(self, *_: object) -> None:
         self._left.set()
-        if self._stop or self._over.is_set():
+        if self.stopped or self._over.is_set():
             self._thread.join(2 * LAST_WORD_SECONDS)
         self._thread.cancel(5)
-
-    @property
-    def stopped(self) -> GangStop | None:
-        return self._stop
 
     def join(self) -> list[Any]:
         """Wait until all members have joined; return the data of their greetings, in order. Raises ``StoppedError``."""
         self._joined.wait(self._limits.join_seconds + 2 * self._limits.silence_seconds)
-        if self._stop:
-            raise StoppedError(self._stop)
+        if self.stopped:
+            raise StoppedError(self.stopped)
         if not self._joined.is_set():
             raise StoppedError(GangStop(None, f"the gang did not come together within {self._limits.join_seconds:g} s"))
         return [self._brought[index] for index in range(len(self._gang.members))]
@@ -160,8 +157,8 @@ class ControlChannel:
     def met(self, name: str) -> list[str] | None:
         """Return the words of all members, in order, once all are at the meeting point, else None. Raises
         ``StoppedError``."""
-        if self._stop:
-            raise StoppedError(self._stop)
+        if self.stopped:
+            raise StoppedError(self.stopped)
         return self._words.get(name)
 
     def end(self, message: str | None, seconds: float, *, weight: int = EFFECT, node: str | None = OWN) -> None:
@@ -171,12 +168,12 @@ class ControlChannel:
         reason."""
         if not self._loop.is_closed():
             self._run(self._report({"kind": "end", "message": message, "weight": weight, "node": node}))
-        if not self._over.wait(seconds) and message is None and self._gang.is_leader and not self._stop:
+        if not self._over.wait(seconds) and message is None and self._gang.is_leader and not self.stopped:
             sent = self._run(self._send_last({"kind": "over"}))
             with suppress(concurrent.futures.TimeoutError):  # a late member must not count the leader as lost
                 sent.result(2 * LAST_WORD_SECONDS)
-        if self._stop and self._stop.node != self._gang.own.node:
-            raise StoppedError(self._stop)
+        if self.stopped and self.stopped.node != self._gang.own.node:
+            raise StoppedError(self.stopped)
 
     def _run(self, work: Coroutine) -> concurrent.futures.Future:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -199,7 +196,7 @@ class ControlChannel:
             return
         async with server:
             waiting, looking = Waiting(show), self._loop.create_task(self._look_for_ended())
-            while len(self._brought) < len(self._gang.members) and not self._stop and not self._broken:
+            while len(self._brought) < len(self._gang.members) and not self.stopped and not self._broken:
                 waiting.say(f"waiting for {_names(self._missing())} to join")
                 if time.monotonic() - begun > self._limits.join_seconds:
                     why = (
@@ -209,7 +206,7 @@ class ControlChannel:
                     self._end_with(_stop_for(self._missing(), why))
                 await asyncio.sleep(0.1)
             looking.cancel()
-            if not self._stop and not self._broken:
+            if not self.stopped and not self._broken:
                 brought = [self._brought[index] for index in range(len(self._gang.members))]
                 await self._send_all({"kind": "go", "brought": _packed(brought)})
                 self._joined.set()
@@ -232,8 +229,8 @@ class ControlChannel:
         watch, last_look = StallJudge(self._limits.stall_seconds), time.monotonic()
         beginning = Beginning([member.slots for member in self._gang.members], self._limits.stall_seconds)
         while True:
-            if self._stop:
-                await self._send_last({"kind": "stop", **vars(self._stop)})
+            if self.stopped:
+                await self._send_last({"kind": "stop", **vars(self.stopped)})
                 return
             have_all_ended = len(self._ended) == len(self._gang.members)
             if have_all_ended and not self._broken:
@@ -252,12 +249,12 @@ class ControlChannel:
                     self._end_with(_stop_for([self._gang.members[index]], silence, lost=True))
             if self._broken and now - self._broken[0][1] >= GRACE_SECONDS:
                 self._end_with(self._culprit(now))
-            elif not self._stop and not self._ended:
+            elif not self.stopped and not self._ended:
                 self._look(watch, beginning, seconds)
 
     def _culprit(self, now: float) -> GangStop:
-        """Return the stop for members that failed within moments: the killed or lost one's, a silent one's, the
-        first."""
+        """Return why the gang ends when members failed within moments: by the first that was lost or knows the cause,
+        else a silent one, else the first. ``now``: monotonic seconds."""
         weight, _, stop = min(self._broken, key=lambda broken: broken[:2])
         silent = [
             i for i, heard in self._heard.items() if i not in self._ended and now - heard > QUIET_BEATS * BEAT_SECONDS
@@ -324,7 +321,7 @@ class ControlChannel:
         raise _BrokenError("the greeting is not from a member of the gang")
 
     async def _process(self, index: int, message: Mapping[str, Any]) -> None:
-        """A message of a member, or the leader's own."""
+        """On the leader, process a message of the member at ``index``, also one of its own (0)."""
         if message["kind"] == "beat":
             self._theirs[index] = {
                 int(local_rank): (Beat(**beat), state) for local_rank, beat, state in message["beats"]
@@ -365,7 +362,7 @@ class ControlChannel:
         await asyncio.gather(*map(send, list(self._writers.values())))
 
     async def _send_last(self, message: Mapping[str, Any]) -> None:
-        """Send it, and wait until the others have received it and closed their connections."""
+        """Send the leader's last message, and wait until the members have received it and closed their connections."""
         await self._send_all(message)
         self._over.set()
         deadline = time.monotonic() + LAST_WORD_SECONDS
@@ -447,8 +444,8 @@ class ControlChannel:
                 await _send(self._writers[0], message)
 
     def _end_with(self, stop: GangStop) -> None:
-        if self._stop is None:
-            self._stop = stop
+        if self.stopped is None:
+            self.stopped = stop
             self._joined.set()
             if not self._gang.is_leader:
                 self._over.set()
@@ -495,7 +492,7 @@ def _name(member: GangMember) -> str:
 
 
 def _stop_for(members: Sequence[GangMember], words: str, *, lost: bool = False) -> GangStop:
-    """Return the stop of a gang: the members' names and ``words``; of several members, none is at fault alone."""
+    """Return why a gang ends: the members' names and ``words``. A single member is at fault; of several, none alone."""
     return GangStop(members[0].node if len(members) == 1 else None, _names(members) + words, lost)
 
 
@@ -508,7 +505,7 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 
 def _packed(brought: Any) -> str:
-    """Return the members' data as compressed text: the data are much alike."""
+    """Return the data of all members, which are much alike, as compressed Base64 text."""
     return base64.b64encode(zlib.compress(json.dumps(brought).encode())).decode()
 
 
@@ -517,7 +514,7 @@ def _unpacked(text: Any, max_bytes: int) -> Any:
         data = zlib.decompressobj().decompress(base64.b64decode(text), max_bytes)
         return json.loads(data)  # JSON that was cut at the limit is invalid
     except (TypeError, ValueError, zlib.error) as error:
-        raise _BrokenError(f"what the members say is invalid: {error}") from None
+        raise _BrokenError(f"a member's data is invalid: {error}") from None
 
 
 def _allow_files(files: int) -> None:

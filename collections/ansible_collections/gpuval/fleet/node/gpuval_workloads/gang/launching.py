@@ -20,8 +20,8 @@ from .config import template
 from .control_channel import GangStop
 from .members import Gang
 
-#: Prefixes of variables that DeepSpeed's launcher exports from the leader to all nodes; each node's SSH server has its
-#: own values instead.
+#: Python program that starts DeepSpeed's launcher without the variables that it would export from the leader to all
+#: nodes: each node's SSH server sets them to values for that node.
 BEGIN = (
     "import os, sys; from deepspeed.launcher import runner; "
     "names = tuple([*runner.EXPORT_ENVS, *runner.get_accelerator().export_envs()]); "
@@ -29,14 +29,14 @@ BEGIN = (
     "runner.main(sys.argv[1:])"
 )
 RUN_TEMPLATE, ENVIRONMENT_TEMPLATE = "run.sh", "deepspeed_env"
-#: Variable with each member's package folder; the launcher, which exports one PYTHONPATH to all, refers to it.
+#: Environment variable with the node's own PYTHONPATH: DeepSpeed's launcher exports one PYTHONPATH, which refers to it.
 PATH_VARIABLE = "GPUVAL_PYTHONPATH"
-#: Folder of the ranks' output, written by the launcher below each member's folder.
+#: Folder into which DeepSpeed's launcher writes the output of each rank, within the node's temporary folder.
 OUTPUT_FOLDER = "ranks"
 
 
 class Stopper:
-    """Ends this member's ranks by ``end`` when the channel reports a stop; ``verdict`` is why, for ``torchrun``."""
+    """Calls ``end`` to end this node's ranks when the control channel reports that the gang stops, for ``verdict``."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self.verdict: str | None = None
@@ -69,7 +69,7 @@ class Stopper:
 
 
 def beats_of(directory: Path, gang: Gang) -> dict[int, tuple[Beat, str]]:
-    """Return the last heartbeats of this member's ranks and the states of their processes, by local rank."""
+    """Return ``{local rank: (last heartbeat, process state)}`` of this node's ranks, by the files in ``directory``."""
     first_rank, beats = gang.first_rank(gang.index), {}
     for local_rank in range(gang.own.slots):
         beat = read_beat(directory / BEAT_FILE.format(rank=first_rank + local_rank))
@@ -79,7 +79,7 @@ def beats_of(directory: Path, gang: Gang) -> dict[int, tuple[Beat, str]]:
 
 
 def torchrun_place(gang: Gang) -> list[str]:
-    """Return torchrun's arguments for the gang: a static rendezvous at the leader, and the member's rank."""
+    """Return torchrun's arguments for a gang: a static rendezvous at the leader, and this node's place among nodes."""
     return [
         f"--nnodes={len(gang.members)}",
         f"--node-rank={gang.index}",
@@ -95,13 +95,13 @@ def hostfile(gang: Gang) -> str:
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file for a launcher, and print its text, as the folder is deleted at the end."""
+    """Write a file for a launcher, and print its text: the log keeps it when the file's folder is deleted."""
     path.write_text(text, encoding="utf-8")
     print(f"{path.name}:\n{text}", flush=True)
 
 
 def check_deepspeed(gang: Gang) -> None:
-    """Raise ``WorkloadFailure`` for members with different slots, whose local ranks DeepSpeed's launcher gets wrong."""
+    """Raise ``WorkloadFailure`` if nodes run different numbers of processes, which DeepSpeed's launcher miscounts."""
     for index, member in enumerate(gang.members):
         if gang.first_rank(index) % member.slots:
             raise WorkloadFailure(
@@ -129,8 +129,8 @@ class DeepSpeedLauncher:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, module: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start the module on all members; return the launcher's process. Raises ``WorkloadFailure`` without
-        programs."""
+        """Start ``module`` on all nodes; return the process of DeepSpeed's launcher. Raises ``WorkloadFailure`` if pdsh
+        is missing."""
         if not shutil.which("pdsh"):
             raise WorkloadFailure(
                 "pdsh, by which DeepSpeed reaches the nodes, is not there: install it, or choose launcher torchrun"

@@ -1,4 +1,4 @@
-"""The members of a gang, as each member's program reads them from the plan."""
+"""The nodes of a multi-node stage (a gang), as the program on each of them reads them from a JSON document."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from ..common.result import WorkloadFailure
 
 GANG_VARIABLE = "GPUVAL_GANG"
-#: Variable with the path of the gang's document: a variable itself holds at most 128 KiB.
+#: Environment variable with the path of the JSON file that describes the gang: a variable holds at most 128 KiB.
 FILE_VARIABLE = "GPUVAL_GANG_FILE"
 MAX_BYTES = 8 << 20
 
@@ -18,8 +18,8 @@ MAX_BYTES = 8 << 20
 @dataclass(frozen=True)
 class GangMember:
     """One node of a gang: its name in the inventory, its address for the others, its number of processes (``slots``).
-    ``labels``: those by which a job may order its nodes. ``clique``: ClusterUUID and CliqueId of its GPUs in an NVLink
-    domain of several nodes; None for a node of another kind."""
+    ``labels``: the node's labels, by which a job may order its nodes. ``clique``: ClusterUUID and CliqueId of its GPUs
+    in an NVLink domain of several nodes; None without such a domain."""
 
     node: str
     address: str
@@ -30,8 +30,8 @@ class GangMember:
 
 @dataclass(frozen=True)
 class Gang:
-    """All members in the order of their ranks; the first is the leader, ``index`` is that of this node. ``port``:
-    PyTorch's rendezvous, the next one is the control channel's; ``ssh_port``: the SSH servers'."""
+    """The nodes of a multi-node stage in the order of their ranks: the first leads, ``index`` is this node's position.
+    TCP ports: ``port`` for PyTorch's rendezvous, the next for the control channel, ``ssh_port`` for SSH servers."""
 
     name: str
     members: tuple[GangMember, ...]
@@ -60,8 +60,8 @@ class Gang:
         return self.port + 1
 
     def within_clique(self) -> Gang:
-        """Return the gang of the members in the clique of this node's GPUs. Raises ``WorkloadFailure`` if there is no
-        other."""
+        """Return the gang reduced to the members in the NVLink clique of this node's GPUs. Raises ``WorkloadFailure``
+        if no other member is in it."""
         clique = self.own.clique
         members = tuple(member for member in self.members if clique and member.clique == clique)
         if len(members) < 2:
@@ -69,11 +69,11 @@ class Gang:
         return replace(self, name=f"{self.name}, clique {clique}", members=members, index=members.index(self.own))
 
     def first_rank(self, index: int) -> int:
-        """Return the rank of a member's first process."""
+        """Return the global rank of the first process on the member at ``index``."""
         return sum(member.slots for member in self.members[:index])
 
     def owner(self, rank: int) -> tuple[int, int]:
-        """Return the index of the member that a rank runs on, and the local rank. Raises ``IndexError``."""
+        """Return the index of the member on which a global rank runs, and its local rank. Raises ``IndexError``."""
         for index, member in enumerate(self.members):
             if rank < member.slots:
                 return index, rank
@@ -82,7 +82,7 @@ class Gang:
 
 
 def parse(text: str) -> Gang:
-    """Return the gang in a JSON document. Raises ``WorkloadFailure`` that says what is wrong."""
+    """Return the gang that a JSON text describes. Raises ``WorkloadFailure`` that says what is wrong."""
     try:
         document = json.loads(text)
         members = tuple(
@@ -104,7 +104,7 @@ def parse(text: str) -> Gang:
 
 
 def from_environment(environ: Mapping[str, str]) -> Gang:
-    """Return the gang of this process: from the file, or the JSON, in a variable. Raises ``WorkloadFailure``."""
+    """Return this node's gang, from ``GPUVAL_GANG`` or the file ``GPUVAL_GANG_FILE``. Raises ``WorkloadFailure``."""
     if environ.get(GANG_VARIABLE):
         return parse(environ[GANG_VARIABLE])
     if not environ.get(FILE_VARIABLE):

@@ -44,7 +44,7 @@ OF_THE_LOGIN = ("USER", "LOGNAME", "SHELL", "MAIL", "TERM", "_", "PWD", "OLDPWD"
 
 
 class SshServer:
-    """A member's SSH server; enter it to start. ``host_key`` is its public key, in the form of known_hosts."""
+    """A member's SSH server, whose sessions get ``environment``; enter it to start. ``host_key`` is for known_hosts."""
 
     def __init__(self, gang: Gang, folder: Path, authorized_key: str, environment: Mapping[str, str]) -> None:
         self._gang, self._folder, self._environment = gang, folder, dict(environment)
@@ -132,22 +132,22 @@ def check_not_locked(name: str, shadow: Path = Path("/etc/shadow")) -> None:
 
 
 def passed(environ: Mapping[str, str], secret: str) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of a member's environment that its sshd can pass to the ranks, and the names of the others:
-    quotes, backslashes or unprintable characters in a value are read differently by versions of sshd."""
+    """Return the variables of ``environ`` that sshd can pass to ranks, and the names of the others, with quotes,
+    backslashes or unprintable characters: versions of sshd read these differently. ``secret``: a variable to omit."""
     candidates = {n: v for n, v in environ.items() if n not in (secret, *OF_THE_LOGIN) and not n.startswith("SSH_")}
     able = {n: v for n, v in candidates.items() if (n + v).isprintable() and not set(n + v) & set('"\\')}
     return able, sorted(candidates.keys() - able.keys())
 
 
-def client(gang: Gang, folder: Path, brought: Path, host_keys: Sequence[str]) -> list[str]:
-    """Return options of ssh for exactly this key and these hosts, without prompts. ``brought``: the key's file, copied
-    to a file that only this user can read. Raises ``WorkloadFailure`` if it cannot be read."""
-    key, known_hosts = folder / brought.name, folder / "known_hosts"
+def client(gang: Gang, folder: Path, private_key: Path, host_keys: Sequence[str]) -> list[str]:
+    """Return options of ssh for exactly this key and the members' host keys, without prompts. ``folder`` gets a copy of
+    the file ``private_key`` that only this user can read. Raises ``WorkloadFailure`` if the file cannot be read."""
+    key, known_hosts = folder / private_key.name, folder / "known_hosts"
     try:
         key.touch(mode=0o600)
-        key.write_bytes(brought.read_bytes())
+        key.write_bytes(private_key.read_bytes())
     except OSError as error:
-        raise WorkloadFailure(f"the gang's key {brought} cannot be read: {error.strerror}") from None
+        raise WorkloadFailure(f"the gang's key {private_key} cannot be read: {error.strerror}") from None
     lines = (f"[{m.address}]:{gang.ssh_port} {host_key}\n" for m, host_key in zip(gang.members, host_keys))
     known_hosts.write_text("".join(lines), encoding="utf-8")
     options = {
@@ -184,7 +184,7 @@ OUTSIDE_SECONDS = 7.0
 
 
 def introduce(gang: Gang, kind: str = "") -> None:
-    """Print which member of the gang this node is."""
+    """Print which member of the gang this node is; ``kind``: words on its accelerator."""
     print(
         f"member {gang.index + 1} of {len(gang.members)} of gang {gang.name}: {gang.own.node}, {gang.own.slots} "
         f"processes{kind}; {gang.leader.node} leads",
@@ -201,9 +201,9 @@ def taking_part(
     beats: Beats = dict,
     on_stop: Callable[[GangStop], None] = lambda _stop: None,
 ) -> Iterator[ControlChannel]:
-    """Return a context for this member's life in the gang, with its end of the control channel. A signal in it is
-    reported to the gang. ``described``, the gang in the result, gets the member that ended the gang. Raises
-    ``WorkloadFailure`` without a token."""
+    """Context in which this node is a member of the gang; yields its end of the control channel. If a signal ends this
+    node, all members hear of it. If another member ends the gang, ``described`` (``environment.gang`` of the result)
+    gets its name. Raises ``WorkloadFailure`` without a token."""
     token, path = os.environ.get(TOKEN_VARIABLE), keys_folder(os.environ) / "token"
     try:
         token = token or path.read_text(encoding="utf-8").strip()
@@ -222,15 +222,15 @@ def taking_part(
 
 
 def join(channel: ControlChannel, gang: Gang) -> list[Any]:
-    """Wait until all members have joined; return their data, in order. Raises ``StoppedError``."""
+    """Wait until all members have joined; return the data of their greetings, in order. Raises ``StoppedError``."""
     brought = channel.join()
     show(f"all {len(gang.members)} members have joined")
     return brought
 
 
 def meet(channel: ControlChannel, name: str, word: str, check: Callable[[], object] = lambda: None) -> list[str]:
-    """Wait until all members reach the meeting ``name``; return the word of each. ``check`` is called again and again
-    meanwhile, and at the end. Raises what it raises, and ``StoppedError``."""
+    """Wait until all members reach the meeting point ``name``; return the ``word`` that each sent. ``check``, called
+    repeatedly until then, may raise to end the wait. Raises ``StoppedError`` if the gang ends."""
     channel.arrive(name, word)
     begun, waiting = time.monotonic(), Waiting(lambda text: print(text, flush=True))
     while True:
@@ -243,7 +243,7 @@ def meet(channel: ControlChannel, name: str, word: str, check: Callable[[], obje
 
 
 def check_port(gang: Gang, port: int, setting: str) -> None:
-    """Raise ``WorkloadFailure`` if the port of the rendezvous is occupied: the ranks would fail unclearly."""
+    """Raise ``WorkloadFailure`` if the ranks' rendezvous port on the leader is occupied; ``setting``: its option."""
     if not gang.is_leader:
         return
     try:
@@ -281,9 +281,9 @@ def serve_ssh(gang: Gang, folder: Path, keys: Path, stack: ExitStack) -> SshServ
     return stack.enter_context(server)
 
 
-#: File beside the gang's document: URLs of records by stage and node, and the store's certificate authority.
+#: File beside the gang's JSON document: signed URLs of nodes' records, and the store's certificate authority.
 RECORDS_FILE = "gang_records.json"
-#: States of a stage that cannot join any more.
+#: States of a node's stage after which the node cannot join the gang any more.
 ENDED = ("failure", "crash", "timeout")
 ANSWER_SECONDS = 5.0
 MAX_BYTES = 8 << 20
@@ -291,8 +291,8 @@ MAX_MESSAGE = 500
 
 
 def find_ended(nodes: Sequence[str], environ: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
-    """Return the first of the nodes whose record in the store says that this attempt of this process's stage has ended
-    without success, and why: the leader learns why members have not joined. None without signed URLs. Takes seconds."""
+    """Return the first of ``nodes`` whose record in the store tells that this stage and attempt ended there without
+    success, and why: so the leader learns why a node does not join. None without signed URLs. Takes seconds."""
     try:
         document = json.loads(Path(environ[FILE_VARIABLE]).with_name(RECORDS_FILE).read_text(encoding="utf-8"))
         stage, attempt = environ["GPUVAL_STAGE"], int(environ["GPUVAL_ATTEMPT"])
@@ -319,8 +319,8 @@ LOOK_UP_SECONDS = 1.0
 
 
 def resolved(address: str, seconds: float) -> str:
-    """Return the IP address of a name (or IP address); a pod's name is known shortly after its start. Raises
-    ``WorkloadCrash`` if the name is unknown for ``seconds``."""
+    """Return the IP address of a host name (or IP address). A pod's name is known only some time after its start:
+    raises ``WorkloadCrash`` if the name is unknown for ``seconds``."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -335,8 +335,8 @@ def resolved(address: str, seconds: float) -> str:
 
 
 def own_address(gang: Gang, seconds: float) -> str:
-    """Return this member's IP address: where its name means 127.0.1.1, the source address of packets to another member.
-    Raises ``WorkloadCrash`` as :func:`resolved`."""
+    """Return this node's IP address: if its name means 127.0.1.1, the source address of packets to another member.
+    Raises ``WorkloadCrash`` if the name is unknown for ``seconds``."""
     address = resolved(gang.own.address, seconds)
     other_addresses = [member.address for member in gang.members if member is not gang.own]
     if address != gang.own.address and other_addresses and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
@@ -346,13 +346,13 @@ def own_address(gang: Gang, seconds: float) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the name of the interface with an address; None if no interface has it, or for a host name."""
+    """Return the name of this host's network interface that has an IP address; None if none has, or for a name."""
     interface = _interface_with(address)
     return interface[0] if interface else None
 
 
 def interface_environment(gang: Gang, address: str, *, with_nccl: bool) -> dict[str, str]:
-    """Return variables that bind gloo, and NCCL if ``with_nccl``, to the interface with this member's address."""
+    """Return variables that bind gloo, and NCCL if ``with_nccl``, to the interface with this node's IP ``address``."""
     interface = interface_of(address)
     is_own_name = address != gang.own.address  # a host's own name often is 127.0.1.1, unreachable for others
     if not interface or (is_own_name and interface == "lo"):
@@ -379,7 +379,7 @@ def network_of(address: str, addresses_of_others: Iterable[str]) -> str | None:
 
 
 def _interface_with(address: str) -> tuple[str, ipaddress.IPv4Interface | ipaddress.IPv6Interface] | None:
-    """Return the interface of this host with an address, and the address with its network; None without one."""
+    """Return the name of this host's interface with an IP address, and the address with its network; None without."""
     with suppress(OSError, ValueError):
         ip_address = ipaddress.ip_address(address.partition("%")[0])
         for number, interface in addresses():

@@ -1,6 +1,6 @@
-"""Runs nccl-tests or rccl-tests across a gang: Open MPI starts a rank per GPU, over the members' SSH servers.
+"""Runs nccl-tests or rccl-tests across several nodes: Open MPI starts a rank per GPU, over the nodes' SSH servers.
 
-Their output is parsed as on one node (vendor_tools/collectives.py).
+vendor_tools/collectives.py parses their output, as on one node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .membership import interface_of, network_of
 
 FOLDER_VARIABLE = "NCCL_TESTS_DIR"
 PREFIX = "gang"
-#: Programs of nccl-tests, by name of the collective in the figures.
+#: File names of the programs of nccl-tests, by the collective's name in metrics.
 PROGRAMS = {"send_receive" if name == "sendrecv" else name: path for name, path in collectives.BINARIES.items()}
 #: Largest message sizes to try: a program that does not end in time with one runs with the next.
 LARGEST_BYTES = (8 << 30, 1 << 30, 128 << 20)
@@ -33,14 +33,14 @@ VERSION_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Tools:
-    """Paths of mpirun and of the programs by collective, which must be the same on all members."""
+    """Path of mpirun, and ``{collective: path}`` of nccl-tests' programs: all must be the same on all nodes."""
 
     mpirun: str
     programs: Mapping[str, str]
 
 
 def find(environ: Mapping[str, str], only: Sequence[str] = ()) -> tuple[Tools | None, str]:
-    """Return the tools of this node for all collectives, or those in ``only``; else None, and the reason."""
+    """Return mpirun and nccl-tests of this node, for all collectives or those in ``only``; else None and the reason."""
     folders = [Path(environ[FOLDER_VARIABLE])] if environ.get(FOLDER_VARIABLE) else []
     places = ExecutableSearch(folders, environ)
     mpirun = places.find("mpirun")
@@ -79,7 +79,7 @@ def is_open_mpi(mpirun: Path) -> bool:
 
 
 def differing(brought: Sequence[Mapping], gang: Gang) -> str:
-    """Return why the members' tools cannot be used together; empty if they can."""
+    """Return why the gang cannot use nccl-tests; empty if it can. ``brought``: each member's data, with ``tools``."""
     for member, report in zip(gang.members, brought):
         if not report.get("tools"):
             return f"{member.node} has no nccl-tests: {report.get('no_tools') or 'none were looked for'}"
@@ -128,7 +128,7 @@ def _ssh_arguments(gang: Gang, ssh_options: Sequence[str]) -> str:
 
 
 def arguments(largest_bytes: int) -> list[str]:
-    """Return the arguments of each program: sizes doubled from 8 bytes, one GPU per rank, every element checked."""
+    """Return nccl-tests' arguments: sizes from 8 bytes doubled to ``largest_bytes``, a GPU per rank, with checks."""
     return ["-b", str(SMALLEST_BYTES), "-e", str(largest_bytes), "-f", "2", "-g", "1", "-c", "1"]
 
 
@@ -136,8 +136,9 @@ def measure(
     tools: Tools, gang: Gang, folder: Path, ssh_options: Sequence[str], stopped: Callable[[], bool],
     seconds: float, most_bytes: int | None,
 ) -> tuple[WorkloadResult | None, str]:  # fmt: skip
-    """Measure all collectives in ``seconds`` altogether; return the result, or None and the reason why there is no
-    valid answer. Wrong elements are a valid answer, whatever else is wrong. ``stopped``: whether the gang has ended."""
+    """Measure all collectives by nccl-tests in ``seconds`` altogether; return the result, or None and the reason why
+    there is no valid answer. Wrong elements are a valid answer, whatever else is wrong. ``folder`` has the hostfile;
+    ``stopped`` tells whether the gang has ended; ``most_bytes``: largest message size."""
     sizes = [most_bytes] if most_bytes else []
     sizes += [size for size in LARGEST_BYTES if size < (most_bytes or size + 1)]
     answers: dict[str, ToolAnswer] = {}
@@ -177,7 +178,7 @@ def measure(
 
 
 def errors_of(answers: Iterable[ToolAnswer]) -> int:
-    """Return the number of wrong elements; 1 for a program that reports wrong results without a count."""
+    """Return the number of wrong elements by nccl-tests; a program that fails without a count adds 1."""
     return int(sum(max(answer.verdict == FAIL, _total(answer.figures, "error_count")) for answer in answers))
 
 
@@ -186,7 +187,7 @@ def _total(figures: Iterable[ToolFigure], name: str) -> float:
 
 
 def result_of(answers: Mapping[str, ToolAnswer], gang: Gang) -> tuple[WorkloadResult | None, str]:
-    """Return the answers' figures with the names of torch's measurement; None and why, if results were not checked."""
+    """Return nccl-tests' figures, named as those of PyTorch; None and the reason if results were not checked."""
     figures = [figure for answer in answers.values() for figure in answer.figures]
     errors = errors_of(answers.values())
     unchecked = int(_total(figures, "unchecked_count"))

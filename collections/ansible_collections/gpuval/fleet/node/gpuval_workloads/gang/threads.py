@@ -1,4 +1,4 @@
-"""A member's threads beside its work: an asyncio loop, forwarding of the ranks' output, printing of progress."""
+"""Threads in the program of one node of a gang: an asyncio loop, forwarding of the ranks' output, progress lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..common.stall import Beat
 
 
 class LoopThread:
-    """Runs a coroutine in its own thread and loop until it is done or cancelled."""
+    """Runs a coroutine in a thread of its own, with an asyncio loop of its own, until it is done or cancelled."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -45,12 +45,12 @@ class LoopThread:
 
 
 FORWARD_SECONDS = 0.5
-#: Maximum bytes to forward of each file at one time, and at the end.
+#: Maximum bytes to print of each of the ranks' output files, each time and at the end.
 MOST_BYTES = 1 << 20
 
 
 class Forwarder(Periodic):
-    """A context in which new lines in the files of a folder are printed; the rest is printed at its end."""
+    """Context that prints new lines of the files in ``folder`` while it is open, and unfinished lines at its end."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(FORWARD_SECONDS, self._forward, "forwarding")
@@ -88,8 +88,8 @@ PRINT_SECONDS = 30.0
 
 
 def progress(beats: Mapping[int, tuple[Beat, str]], slots: int) -> str:
-    """Return the progress of a member's ranks in words; it changes only while the slowest rank advances, so that a
-    stalled rank does not look alive."""
+    """Return the progress of a node's ``slots`` ranks as text, from ``{local rank: (heartbeat, process state)}``. The
+    text changes only while the slowest rank advances, so that a stalled rank does not look alive."""
     if len(beats) < slots:
         return f"{len(beats)} of {slots} ranks have begun"
     ticks, device_done = (
@@ -100,7 +100,7 @@ def progress(beats: Mapping[int, tuple[Beat, str]], slots: int) -> str:
 
 
 def progress_printer(text_of: Callable[[], str]) -> Periodic:
-    """Return a context in which a thread now and then prints the text of ``text_of``, if it has changed."""
+    """Return a context in which a thread prints the text of ``text_of`` every 30 s if it has changed."""
     last_text = ""
 
     def look() -> None:

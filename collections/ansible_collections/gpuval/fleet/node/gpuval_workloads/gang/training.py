@@ -1,4 +1,4 @@
-"""One rank of a gang's trainings: DDP within each node alone, DDP across all nodes, then DeepSpeed ZeRO.
+"""One rank of multi-node trainings: DDP within each node alone, DDP across all nodes, then DeepSpeed ZeRO.
 
 All three train the same model on the same data in one run. So the cost of the network (second over first) and of
 sharding (third over second) are ratios of otherwise equal measurements.
@@ -40,11 +40,10 @@ from .collectives import absent_nodes
 from .config import GangTrainingConfig, parse_arguments, template
 
 COMPARED_SHARE = 0.25
-"""Of the seconds, for each of the two trainings that ZeRO is held against."""
-#: Template of DeepSpeed's configuration.
+"""Duration of each of the two DDP trainings, as a share of the duration of the ZeRO training."""
 TEMPLATE = "deepspeed.json"
 NONFINITE = "gang_nonfinite_count"
-"""Losses that are no number, of all ranks, up to the end of the window in which the first of them was."""
+"""Name of a metric: number of losses that are not finite, of all ranks, up to the end of the first window with one."""
 WARMUP_STEPS = 3
 WINDOW_SECONDS = 1.0
 MOST_STEPS = 50
@@ -79,13 +78,13 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
 
 
 def _nodes(ranks: Ranks) -> list[range]:
-    """Return the ranks of every node, in order."""
+    """Return the global ranks of each node, as one range per node."""
     bounds = (ranks.of_node.start, ranks.of_node.stop)
     return [range(*ends) for ends in sorted(set(map(tuple, ranks.gather(bounds))))]
 
 
 def _distributed(name: str, config: GangTrainingConfig, ranks: Ranks, group: dist.ProcessGroup | None) -> TrainingPhase:
-    """Train by PyTorch's DDP in a group of ranks; return losses and times."""
+    """Train by PyTorch's DDP in a group of ranks (None: all ranks); return losses and step times."""
     seconds = config.seconds * COMPARED_SHARE
     task = build_task(config.of_one_node(), ranks)
     size = dist.get_world_size(group)
@@ -108,8 +107,8 @@ def _distributed(name: str, config: GangTrainingConfig, ranks: Ranks, group: dis
 
 
 def _train_sharded(task: Task, config: GangTrainingConfig, ranks: Ranks) -> tuple[TrainingPhase, float]:
-    """Train by ZeRO; return losses and times, and as a ratio the maximum minus the minimum loss of all ranks on rank
-    0's next batch: 0 for equal weights."""
+    """Train by ZeRO; return losses and step times, and the relative spread of the ranks' losses on one further batch,
+    which is 0 if all ranks have equal weights."""
     optimizer, numbers = adamw(task, ranks.accelerator), itertools.count(1)
     engine = make_engine(task, config.zero, optimizer, ranks)
 
@@ -135,7 +134,8 @@ def _train_sharded(task: Task, config: GangTrainingConfig, ranks: Ranks) -> tupl
 def _report(
     ranks: Ranks, result: WorkloadResult, task: Task, phases: dict[str, TrainingPhase], spread: float, nodes: int
 ) -> None:
-    """Complete the node's result with figures of its GPUs and of the gang."""
+    """Add figures of this node's GPUs and of all nodes to the node's result. ``spread``: relative spread of the ranks'
+    losses on one batch after the ZeRO training; ``nodes``: number of nodes."""
     everyone = ranks.gather({name: phase.steps.summary() for name, phase in phases.items()})
     add, zero_phase = result.add_metric, phases["zero"]
     rates = {}
@@ -175,7 +175,7 @@ def _report(
 
 @dataclass
 class TrainingPhase:
-    """A training on this rank: mean losses of all ranks by step, and the times of this rank's steps."""
+    """One of the trainings on this rank: the mean loss of all ranks for each step, and this rank's step times."""
 
     name: str
     losses: list[float] = field(default_factory=list)
@@ -246,10 +246,10 @@ def deepspeed_version() -> str:
 
 
 def make_engine(task: Task, stage: int, optimizer: torch.optim.Optimizer, ranks: Ranks):
-    """Return DeepSpeed's engine for the model: gradients, optimizer state or weights sharded, by ZeRO ``stage``."""
+    """Return DeepSpeed's engine; ZeRO ``stage`` 1 shards optimizer state, 2 also gradients, 3 also weights."""
     import deepspeed
 
-    if not ranks.accelerator.is_gpu:  # a kernel for ranks of one machine, which would be compiled here and now
+    if not ranks.accelerator.is_gpu:  # this kernel, for ranks of one machine, would have to be compiled first
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     text = template(TEMPLATE).substitute(
         batch=task.environment["batch_size_per_process"],

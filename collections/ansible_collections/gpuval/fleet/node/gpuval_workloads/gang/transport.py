@@ -32,35 +32,35 @@ PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
 
 def networks(text: str) -> set[str]:
-    """Return the networks of the channels to other nodes: IB (also RoCE), Socket, AWS Libfabric, MNNVL (NVLink) ..."""
+    """Return the networks of channels to other nodes in NCCL's log: IB (also RoCE), Socket, AWS Libfabric, MNNVL ..."""
     return {match[1] for match in _CHANNEL.finditer(text)} | ({NVLINK} if _NVLINK.search(text) else set())
 
 
 def largest_clique(text: str) -> int:
-    """Return the number of ranks that reach each other over NVLink, by NCCL's lines on MNNVL, of which each
-    communicator has its own; 0 without such a line."""
+    """Return the largest number of ranks that reach each other over NVLink, by the lines on MNNVL in NCCL's log, one
+    per communicator; 0 without such a line."""
     return max((int(match[1]) for match in _CLIQUE.finditer(text)), default=0)
 
 
 def nvlink_sent_bytes() -> int | None:
-    """Return what the NVLinks of this node's GPUs have sent so far; None if nvidia-smi does not report it."""
+    """Return the bytes that the NVLinks of this node's GPUs have sent so far; None if nvidia-smi does not tell."""
     counts = _SENT.findall(run(["nvidia-smi", "nvlink", "-gt", "d"], TOOL_SECONDS).output)
     return 1024 * sum(map(int, counts)) if counts else None
 
 
 def initialised(text: str) -> set[str]:
-    """Return the networks that NCCL has initialised, used or not."""
+    """Return the networks that NCCL's log reports as initialised, used or not."""
     return set(_USING.findall(text))
 
 
 def reads_gpu_memory(text: str) -> bool | None:
-    """Whether all channels between nodes use GPUDirect RDMA; None without channels."""
+    """Whether all channels between nodes in NCCL's log use GPUDirect RDMA; None without channels."""
     answers = {"GDRDMA" in match[2] for match in _CHANNEL.finditer(text)}
     return all(answers) if answers else None
 
 
 def choices(lines: Iterable[str]) -> dict[str, dict[int, tuple[str, str]]]:
-    """Return algorithm and protocol by collective and size in bytes, from the log's TUNING lines."""
+    """Return ``{collective: {size in bytes: (algorithm, protocol)}}`` from the TUNING lines of NCCL's log."""
     choice_by_size: dict[str, dict[int, tuple[str, str]]] = {}
     for line in lines:
         match = _CHOICE.search(line)
@@ -87,10 +87,10 @@ def complaint(
     driverless: Sequence[str] = (),
     fabric: str = AUTO,
 ) -> str | None:
-    """Return what is wrong with the networks in use, empty if nothing; None if the log names no network. ``expected``:
-    names as in NCCL's log, ``*`` is any text. Without these, sockets are wrong on a node with an RDMA port, whatever
-    its state, or an InfiniBand controller without a driver (``driverless``). ``fabric``: NVLink or the network, which
-    the stage tests; traffic over the other one is wrong, even if that works."""
+    """Return what is wrong with the networks in use, empty if nothing; None if NCCL's log names no network.
+    ``expected``: names as in NCCL's log, ``*`` is any text. Without these, sockets are wrong on a node with an RDMA
+    port, whatever its state, or an InfiniBand controller without a driver (PCI addresses in ``driverless``).
+    ``fabric``: NVLink or the network, whichever the stage tests; traffic over the other is wrong, even if it works."""
     if not networks:
         return None
     used = " and ".join(networks)

@@ -1,4 +1,4 @@
-"""Notes of ranks on wrong values, written at once: without one, wrong values before a crash would look like a crash
+"""Files in which ranks note wrong values at once: without a note, wrong values before a crash would look like a crash
 alone, which may be retried."""
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ POLL_SECONDS = 0.2
 
 
 def shaped(gang: Gang, request: Mapping[str, Any], is_cpu: bool) -> Gang:
-    """Return the gang as a job requests it: order of members, their maximum number, processes on each; members beyond
-    it have higher indices. Raises ``WorkloadFailure``."""
+    """Return the gang as a job's ``request`` shapes it: order of members, their maximum number, processes on each. On a
+    node beyond the maximum, ``index`` is not below the number of members. Raises ``WorkloadFailure``."""
     members = list(gang.members)
     if request["order"] != "inventory":
         groups: dict[str, list[int]] = {}
@@ -81,7 +81,7 @@ def shaped(gang: Gang, request: Mapping[str, Any], is_cpu: bool) -> Gang:
 
 
 class GangRun(JobRun):
-    """Runs a job on one member of its gang."""
+    """Runs a multi-node job on one of its nodes."""
 
     def __init__(self, job: JobSteps, folder: Path, result: Path) -> None:
         super().__init__(job, folder, result)
@@ -134,7 +134,7 @@ class GangRun(JobRun):
         except WorkloadFailure as error:
             bring["lacks"] = str(error)
         limits = ChannelLimits(join_seconds=seconds)
-        taking_part = membership.taking_part(gang, self._described, limits, bring, on_stop=self._hear)
+        taking_part = membership.taking_part(gang, self._described, limits, bring, on_stop=self._show_stop)
         self._channel = stack.enter_context(taking_part)
         try:
             brought = membership.join(self._channel, gang)
@@ -169,7 +169,7 @@ class GangRun(JobRun):
         return code
 
     def _report(self, message: str, weight: int) -> None:
-        """Report the end of the job on this node to the other members; ``weight`` says whether it may be an effect."""
+        """Report the failure of the job on this node to the other nodes; ``weight``: CAUSE or EFFECT of another's."""
         try:
             self._channel.end(message, membership.FAREWELL_SECONDS, weight=weight)
         except StoppedError as error:
@@ -181,12 +181,12 @@ class GangRun(JobRun):
         print(self._message, file=sys.stderr, flush=True)
         return EXIT_CRASH
 
-    def _hear(self, stop: GangStop) -> None:
+    def _show_stop(self, stop: GangStop) -> None:
         if stop.node != self._gang.own.node:  # this node's own output explains more
             print(f"the gang ends: {stop.message}", file=sys.stderr, flush=True)
 
     def _prepare(self, stack: ExitStack) -> dict[str, Any]:
-        """Start what the job's launchers need on this node; return data for the others. Raises ``WorkloadFailure``."""
+        """Start what the job's launchers need on this node; return data for other nodes. Raises ``WorkloadFailure``."""
         if TORCHRUN in self._launchers and find_spec("torch") is None:
             raise WorkloadFailure(_missing(TORCHRUN, f"PyTorch in {sys.executable}"))
         if DEEPSPEED in self._launchers:
@@ -208,7 +208,7 @@ class GangRun(JobRun):
         return {}
 
     def _lacking(self, brought: Sequence[Mapping[str, Any]]) -> str:
-        """Return why the job cannot run, empty if it can; all members decide the same."""
+        """Return why the job cannot run, empty if it can. ``brought``: data of each node from its greeting."""
         by_reason: dict[str, list[str]] = {}
         for member, report in zip(self._gang.members, brought):
             if report.get("lacks"):
@@ -225,7 +225,7 @@ class GangRun(JobRun):
         return int(port_text)
 
     def _together(self, timestamp: str) -> dict[str, str]:
-        """Return the variables that multi-node scripts read."""
+        """Return the environment variables that multi-node scripts read. ``timestamp``: Unix time in seconds."""
         gang, identifier = self._gang, identifier_of(self._job, os.environ)
         return {
             "MASTER_ADDR": gang.leader.address,
@@ -243,9 +243,9 @@ class GangRun(JobRun):
 
     # Steps.
 
-    def _why_not(self, step: JobStep) -> str:
+    def _skip_reason(self, step: JobStep) -> str:
         is_elsewhere = step.once and not self._gang.is_leader
-        reason = "" if is_elsewhere else super()._why_not(step)
+        reason = "" if is_elsewhere else super()._skip_reason(step)
         if step.launcher == NONE:
             return reason
         if step.launcher in OVER_SSH:
@@ -269,8 +269,8 @@ class GangRun(JobRun):
         return EXIT_SUCCESS
 
     def _after(self, step: JobStep, *, ran: bool) -> None:
-        """Raises ``WorkloadCrash`` for a process on this node whose end the launcher has missed, or if this node and
-        the first differ on whether the step was skipped."""
+        """Wait until the step has ended on all nodes. Raises ``WorkloadCrash`` if a process on this node did not end by
+        itself, or if this node and the first differ on whether the step was skipped."""
         reports, leader = self._meet(f"end of step {step.name}", self._inapplicable), self._gang.leader.node
         if step.once:
             self._inapplicable = reports
@@ -312,8 +312,8 @@ class GangRun(JobRun):
             time.sleep(POLL_SECONDS)
 
     def _meet(self, name: str, word: str) -> str:
-        """Wait until all members reach the meeting ``name``; return the leader's word. Raises ``StoppedError``, and
-        ``WorkloadCrash`` for a rank that failed: its launcher may succeed all the same."""
+        """Wait until all members reach the meeting point ``name``; return the word that the leader sent. Raises
+        ``StoppedError``, and ``WorkloadCrash`` for a rank that failed: its launcher may succeed all the same."""
         return membership.meet(self._channel, name, word, self._look)[0]
 
     def _look(self) -> None:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 VARIABLE = "GPUVAL_LAUNCHER"
-#: Variable with the folder and variables that a script changed, as JSON.
+#: Environment variable with the working folder and variables that a step's script changed, as JSON.
 CHANGED = "GPUVAL_CHANGED"
-#: Variables that are not passed on: the shell's own.
+#: Variables that the shell sets for itself, which are not passed to mpirun's processes.
 OWN = ("_", "PWD", "OLDPWD", "SHLVL")
 
 

@@ -35,15 +35,15 @@ MAX_RESULT_BYTES = 4 << 20
 #: Seconds between TERM and KILL of a step that exceeds its limit, and for KILL.
 GRACE_SECONDS, KILL_SECONDS = 10.0, 1.0
 EXIT_TIMEOUT = 124
-#: File and output line by which the runner knows that the work is done.
+#: File and output line by which the runner knows that a job's steps are done while it stays alive for a shell.
 STAY_FILE = "stays"
 STAY_LINE = "== the work is done"
-#: File in which the runner passes the job's secrets.
+#: File in the stage's work folder in which the runner passes the job's secrets.
 SECRETS_FILE = "secrets.json"
 MAX_STATE = 40
 MAX_CSV_BYTES, MAX_CSV_ROWS = 4 << 20, 200
 MODEL_COLUMNS = ("model", "models")
-#: Lists of a result that are joined over the steps; of equal names, the later counts.
+#: Lists in the results of steps that are joined; of entries with equal names, that of the later step counts.
 LISTS = ("metrics", "series", "artifacts")
 MAPPINGS = ("fingerprints", "environment")
 
@@ -63,8 +63,8 @@ class JobStep:
 
 @dataclass(frozen=True)
 class JobSteps:
-    """A job. ``figures``: whether its output must have figures; ``csv``: the file that must have them; ``gang``: how
-    several nodes run the job together, empty for a job on each node alone."""
+    """A job. ``files``: texts by name; ``figures``: whether its output must have figures; ``csv``: the file that must
+    have them; ``gang``: how several nodes run the job together, empty for a job on each node alone."""
 
     name: str
     files: Mapping[str, str]
@@ -92,8 +92,8 @@ def unpack(text: str) -> JobSteps:
 def environment(
     job: JobSteps, variables: Mapping[str, str], folder: str, together: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the environment of all steps. Variables of multi-node scripts describe this node, or those
-    ``together``."""
+    """Return the environment variables of a job's steps. Those that multi-node scripts read describe this node alone
+    unless ``together`` has others."""
     gpus = variables.get("GPUVAL_GPU_COUNT", "")
     processes = gpus if gpus.isdigit() and int(gpus) > 0 else "1"
     node = variables.get("GPUVAL_NODE", "localhost")
@@ -169,7 +169,7 @@ class JobRun:
     def _work(self) -> int:
         skipped = []
         for index, step in enumerate(self._job.steps, start=1):
-            reason = "chosen by gpuval_job_skip or a SKIP_ variable" if step.skip else self._why_not(step)
+            reason = "chosen by gpuval_job_skip or a SKIP_ variable" if step.skip else self._skip_reason(step)
             if reason:
                 skipped.append(step.name)
                 print(f"== step {step.name} skipped: {reason}", flush=True)
@@ -187,7 +187,7 @@ class JobRun:
     def _after(self, step: JobStep, *, ran: bool) -> None:
         """Called when a step is done on this node."""
 
-    def _why_not(self, step: JobStep) -> str:
+    def _skip_reason(self, step: JobStep) -> str:
         if step.creates and not step.force and (self._folder / step.creates).exists():
             return f"{step.creates} exists; gpuval_job_force runs it all the same"
         return ""
@@ -304,7 +304,7 @@ class JobRun:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> Optional[dict[str, Any]]:
-        """Return the result that the step wrote; None if it is malformed."""
+        """Return the result that a step wrote, empty if it wrote none; None if it is malformed."""
         try:
             if self._file.stat().st_size > MAX_RESULT_BYTES:
                 return None
@@ -389,5 +389,5 @@ def _is_number(text: str) -> bool:
 
 
 def _word(value: object) -> str:
-    """Return a value as one word, for a line of figures."""
+    """Return a cell of a CSV file as one word, with ``_`` for blanks; empty without a text."""
     return "_".join(value.split()) if isinstance(value, str) else ""

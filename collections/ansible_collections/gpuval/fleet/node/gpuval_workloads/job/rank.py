@@ -1,5 +1,5 @@
-"""One process of a step that a launcher starts over SSH: runs the command of the step or its script. A failed one
-leaves a note for its node's member of the gang: the launcher on another node may never notice."""
+"""One process of a job's step that a launcher starts over SSH: runs the command of the step or its script. If that
+fails, it leaves a note for the job's program on this node: the launcher on another node may never notice."""
 
 from __future__ import annotations
 

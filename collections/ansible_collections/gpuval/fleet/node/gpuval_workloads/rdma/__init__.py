@@ -1,1 +1,1 @@
-"""Measures RDMA of a node by perftest: every port alone, pairs of ports, GPU memory."""
+"""Measures RDMA by perftest: on one node (each port alone, pairs of ports, GPU memory), and between nodes."""

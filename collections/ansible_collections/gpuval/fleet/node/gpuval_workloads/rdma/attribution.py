@@ -1,4 +1,4 @@
-"""Selects pairs of nodes for measurements, and decides which end of a slow rail is at fault. Pure.
+"""Selects pairs of nodes for RDMA measurements, and decides which end of a slow rail (pair of ports) is at fault.
 
 A port that reaches its rate with one partner is good. A port that is slow with two partners, both good with others, is
 bad; if many nodes have bad ports of one name, they are shared: a switch may be at fault. A slow rail without a bad end
@@ -14,9 +14,9 @@ from typing import NamedTuple, Optional
 
 #: Number of good partners that are needed to call a slow end bad.
 PARTNERS = 2
-#: Maximum rounds that measure slow ends again; further ones stay unexplained.
+#: Maximum rounds that measure slow ends again; slow ends that do not fit into these stay unexplained.
 MAX_ROUNDS = 4
-#: A port name that is bad on more than ALIKE nodes, and on more than one in ALIKE_OF of all, is shared.
+#: Ports of one name are bad by a shared cause if more than ALIKE nodes, and more than one in ALIKE_OF, have a bad one.
 ALIKE, ALIKE_OF = 2, 32
 #: One end of a rail: index of the node in its gang, and name of the port.
 End = tuple[int, str]
@@ -24,8 +24,8 @@ Rounds = list[list[tuple[int, int]]]
 
 
 class RailPair(NamedTuple):
-    """A rail between ports of two nodes. ``share``: measured speed over twice the rate. ``tested`` is False for a
-    problem of the setup, not of ports."""
+    """A rail between ports of two nodes: ``rail`` of the client, ``other`` of the server. ``share``: measured speed
+    divided by twice the rate. ``tested`` is False for a problem of the setup, not of ports."""
 
     client: int
     rail: str
@@ -41,6 +41,8 @@ class RailPair(NamedTuple):
 
 
 class RdmaFindings(NamedTuple):
+    """Good ports, bad ports, ports bad by a ``shared`` cause such as a switch; slow rails without a bad end."""
+
     good: set[End]
     bad: set[End]
     shared: set[End]
@@ -48,7 +50,7 @@ class RdmaFindings(NamedTuple):
 
 
 def ring(members: Sequence[int]) -> Rounds:
-    """Return rounds of pairs (client, server): every node with each of its two neighbours in a ring, one at a time."""
+    """Return rounds of pairs (client, server) in which each node meets both neighbours in a ring, one at a time."""
     count = len(members)
     pairs = list(zip(members, members[1:])) + ([(members[-1], members[0])] if count > 2 else [])
     odd_pair = [pairs.pop()] if count > 2 and count % 2 else []
@@ -56,7 +58,7 @@ def ring(members: Sequence[int]) -> Rounds:
 
 
 def second_look(pairs: Sequence[RailPair], least: float) -> Rounds:
-    """Return further rounds: each node with undecided slow rails, with two nodes whose rails are all good."""
+    """Return further rounds of (client, server): nodes with undecided slow rails meet two whose rails are all good."""
     attribution = attribute(pairs, least)
     open_ends = {end for pair in attribution.unexplained for end in pair.ends} - attribution.good
     open_nodes = sorted({node for node, _rail in open_ends})
@@ -97,13 +99,13 @@ def attribute(pairs: Iterable[RailPair], least: float) -> RdmaFindings:
 
 
 def matched(client: Collection[str], server: Collection[str]) -> list[tuple[str, str]]:
-    """Return pairs of ports of two nodes that form a rail: by equal name, or by order if no names are equal."""
+    """Return the pairs of ports of two nodes that form rails: by equal name, or by order if no names are equal."""
     shared_names = [name for name in client if name in server]
     return [(name, name) for name in shared_names] if shared_names else list(zip(client, server))
 
 
 def absent(ports: Mapping[int, Collection[str]], index: int) -> list[str]:
-    """Return ports that at least half of the nodes have and this node lacks, if its names of ports are like theirs."""
+    """Return ports that at least half of the nodes have and node ``index`` lacks, if it has other names in common."""
     counted = Counter(name for names in ports.values() for name in names)
     names_elsewhere = {name for node, names in ports.items() if node != index for name in names}
     is_alike = bool(names_elsewhere & set(ports[index]))

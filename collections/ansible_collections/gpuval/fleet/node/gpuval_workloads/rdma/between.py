@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Optional
 
 from gpuval_node.hardware.tree import Tree
+from gpuval_node.network.routes import is_ip
 
 from ..common.arguments import positive_float, workload_parser
 from ..common.processes import free_port
@@ -31,9 +32,9 @@ from .node import RdmaNode
 from .perftest import PerftestMeasurement, PerftestOutcome
 
 CONNECT_SECONDS, POLL_SECONDS, MAX_LINE = 30.0, 0.2, 65536
-#: Seconds beside the measurement; less than in the stage of one node, since no GPU is opened.
+#: Seconds that a test takes at most beside its measurement; fewer than on one node, since it opens no GPU.
 SLACK_SECONDS = 15.0
-#: Number of hung rails after which a pair is not measured further.
+#: Number of hung rails after which the other rails of a pair of nodes are not measured.
 MAX_HUNG = 2
 MAX_OUTPUT, MAX_MESSAGE, MAX_NAMED, MAX_LISTED = 4000, 900, 6, 64
 HUNG = "not run, since other rails of the pair hung"
@@ -44,8 +45,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--seconds", type=positive_float, default=5.0, help="measuring time of each rail")
     add("--least", type=positive_float, default=0.8, help="minimum share of the bidirectional rate")
-    add("--devices", nargs="*", default=["*"], metavar="NAME", help="to test; * is any text")
-    add("--join-seconds", type=positive_float, default=300.0, help="within which all members begin")
+    add("--devices", nargs="*", default=["*"], metavar="NAME", help="devices to test; * is any text")
+    add("--join-seconds", type=positive_float, default=300.0, help="limit for all nodes to join")
     return parser.parse_args(list(arguments))
 
 
@@ -59,7 +60,8 @@ def main(result: WorkloadResult) -> None:
 def take_part(
     result: WorkloadResult, options: argparse.Namespace, gang: Gang, tree: Tree, slack: float = SLACK_SECONDS
 ) -> None:
-    """Measure and fill the result. Without evidence ``rdma_rails_measured_count`` is left out; the message says why."""
+    """Measure RDMA between the nodes of the gang and fill this node's result. Without evidence the result lacks
+    ``rdma_rails_measured_count``, and its message says why. ``slack``: seconds of a test beside its measurement."""
     node, tool = nodes.look(tree, options.devices), shutil.which(perftest.WRITE)
     driverless = rdma.without_driver(tree) if options.devices else []
     bring = {
@@ -95,7 +97,7 @@ def _lacks(node: RdmaNode, tool: Optional[str], driverless: Sequence[str], absen
 
 
 class RdmaMember:
-    """This node as a member of the gang. ``brought``: ports of each member with rates in bytes/s, and what it lacks."""
+    """This node as a member of its gang. ``brought``: each member's ports with rates in bytes/s, and what it lacks."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class RdmaMember:
         return f"{self.name(pair.client)}>{self.name(pair.server)} {pair.rail}{server_port}"
 
     def measure(self, rounds: Rounds) -> list[RailPair]:
-        """Measure the rounds; return all members' measurements, equal on each. Raises ``StoppedError``."""
+        """Measure the pairs of nodes in each round; return all members' measurements. Raises ``StoppedError``."""
         rail_pairs: list[RailPair] = []
         for number, pairs in enumerate(rounds, 1):
             print(f"round {number} of {len(rounds)}", flush=True)
@@ -133,7 +135,7 @@ class RdmaMember:
         return rail_pairs
 
     def _pair(self, client_index: int, server_index: int) -> list[RailPair]:
-        """Measure the rails of a pair, one after another; return the measurements, on the server an empty list."""
+        """Measure the rails between two nodes, one after another; return the measurements, on the server none."""
         serves, hung = self.gang.index == server_index, 0
         results: list[RailPair] = []
         matched = attribution.matched(self.ports[client_index], self.ports[server_index])
@@ -144,13 +146,13 @@ class RdmaMember:
                 with peer.makefile("rw", encoding="utf-8") as stream:
                     for rail in rails:
                         if serves:
-                            self._serve(stream, self._test(rail.other))
+                            self._run_server(stream, self._test(rail.other))
                         elif hung >= MAX_HUNG:
                             results.append(rail._replace(problem=HUNG, tested=False))
                         else:
-                            outcome, printed = self._ask(stream, self._test(rail.rail), server_index)
+                            outcome, printed = self._run_client(stream, self._test(rail.rail), server_index)
                             hung += outcome.hung
-                            results.append(self._made(rail, outcome, printed))
+                            results.append(self._with_outcome(rail, outcome, printed))
         except (OSError, ValueError, TypeError) as error:
             why = f"lost the connection to the other node: {error or type(error).__name__}"
             print(why, flush=True)
@@ -161,7 +163,7 @@ class RdmaMember:
         end = next(rail.end for rail in self._node.rails if rail.end.name == port)
         return PerftestMeasurement(perftest.WRITE, end, end, int(self.options.seconds), both_ways=True)
 
-    def _serve(self, stream: IO[str], test: PerftestMeasurement) -> None:
+    def _run_server(self, stream: IO[str], test: PerftestMeasurement) -> None:
         port = free_port()
         side = perftest.PerftestSide(test, self._tool, self._node.cpus, port, perftest.limit(test, self._slack))
         try:
@@ -171,7 +173,7 @@ class RdmaMember:
             side.end()
         _send(stream, side.ended.output[-MAX_OUTPUT:] if side.ended else "")
 
-    def _ask(self, stream: IO[str], test: PerftestMeasurement, server_index: int) -> tuple[PerftestOutcome, str]:
+    def _run_client(self, stream: IO[str], test: PerftestMeasurement, server_index: int) -> tuple[PerftestOutcome, str]:
         """Run the client's end of a test; return its outcome, and the server's output from the other node."""
         port, outcome = _receive(stream), PerftestOutcome(problem="the server did not begin to listen")
         if isinstance(port, int):
@@ -186,7 +188,7 @@ class RdmaMember:
         _send(stream, "ended")
         return outcome, str(_receive(stream))
 
-    def _made(self, rail: RailPair, outcome: PerftestOutcome, printed: str) -> RailPair:
+    def _with_outcome(self, rail: RailPair, outcome: PerftestOutcome, printed: str) -> RailPair:
         speed = perftest.bandwidth(outcome.output)
         rates = [self.ports[rail.client][rail.rail], self.ports[rail.server][rail.other]]
         rates_known = [rate for rate in rates if rate]
@@ -204,9 +206,11 @@ class RdmaMember:
 
 
 def _connect(host: str, port: int, serves: bool) -> socket.socket:
-    """Return the connection of a pair: the server listens, the client connects. Raises ``OSError``."""
+    """Return the TCP connection of a pair of nodes; ``host`` is the server's, which listens. Raises ``OSError``."""
     if serves:
-        with socket.create_server((host, port)) as door:
+        own_host = host if is_ip(host) else ""  # a host's own name may mean its loopback interface
+        family = socket.AF_INET6 if ":" in own_host else socket.AF_INET
+        with socket.create_server((own_host, port), family=family) as door:
             door.settimeout(CONNECT_SECONDS)
             return door.accept()[0]
     deadline = time.monotonic() + CONNECT_SECONDS
@@ -280,7 +284,7 @@ def _conclude(result: WorkloadResult, member: RdmaMember, pairs: Sequence[RailPa
 
 
 def _untested(member: RdmaMember, own_pairs: Sequence[RailPair]) -> dict[str, str]:
-    """Return by port of this node why the port was not tested."""
+    """Return ``{port of this node: why it was not tested}``."""
     index = member.gang.index
     ports = member.ports[index]
     if member.lacks[index]:

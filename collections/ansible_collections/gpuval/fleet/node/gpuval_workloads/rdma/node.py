@@ -1,4 +1,4 @@
-"""A node's RDMA ports to test, alone and in pairs, with the GPU near each, and the maximum speed of a port."""
+"""Finds the RDMA ports of a node and the GPU near each, and selects the perftest measurements of ports and pairs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ GPU_OPTIONS = (("--use_cuda_bus_id", "address"), ("--use_cuda", "index"), ("--us
 
 @dataclass(frozen=True)
 class Rail:
-    """A port in use, with a GPU below the same PCIe switch (PCI address, and index in their order). ``slot``: the PCI
-    address without the function: the ports of one card share the bandwidth of its slot."""
+    """An active RDMA port, with a GPU below the same PCIe switch (PCI address, index in their order). ``slot``: the
+    NIC's PCI address without function: the ports of a card share the bandwidth of its slot."""
 
     port: rdma.Port
     gpu_address: str | None = None
@@ -41,6 +41,8 @@ class Rail:
 
 @dataclass
 class RdmaNode:
+    """The RDMA devices of a node; ``links``, ``cpus`` and ``numa`` are by device name."""
+
     devices: list[rdma.Device]
     rails: list[Rail]
     down: list[rdma.Port]
@@ -52,7 +54,7 @@ class RdmaNode:
     pkeys: list[tuple[str, ...]] = field(default_factory=list)
 
     def described(self) -> list[dict[str, Any]]:
-        """Return the devices with PCIe link and NUMA node, for the record."""
+        """Return the RDMA devices with PCIe link and NUMA node, for the record."""
         gpus = {rail.port.device: rail.gpu_address for rail in self.rails}
         return [
             {
@@ -67,7 +69,7 @@ class RdmaNode:
 
 
 def look(tree: Tree, patterns: Sequence[str]) -> RdmaNode:
-    """Return the node's RDMA devices that match a pattern."""
+    """Return the node's RDMA devices whose names match one of the patterns."""
     devices = [d for d in rdma.devices(tree) if any(fnmatchcase(d.name, pattern) for pattern in patterns)]
     links = {d.name: link for d in devices if d.pci_address and (link := pcie.link(tree, d.pci_address))}
     places = {device.name: rdma.place(tree, device.name) for device in devices}
@@ -88,7 +90,8 @@ def look(tree: Tree, patterns: Sequence[str]) -> RdmaNode:
 
 
 def absent(tree: Tree, patterns: Sequence[str]) -> list[str]:
-    """Return names without a device; of patterns with wildcards, for several kinds of nodes, one must match."""
+    """Return the patterns that no RDMA device matches. Of patterns with wildcards, which may be for other kinds of
+    nodes, all count as matched if one pattern matches."""
     names = [device.name for device in rdma.devices(tree)]
     unfit = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
     some_fit = len(unfit) < len(patterns)
@@ -118,7 +121,7 @@ def _nearest(tree: Tree, nic: str, gpus: Sequence[str]) -> str | None:
 
 
 def most_of(client: Rail, server: Rail, both_ways: bool) -> float | None:
-    """Return the maximum speed of a test between two ports, in bytes/s; None if a port's rate is unknown."""
+    """Return the maximum speed of a measurement between two ports, in bytes/s; None if a port's rate is unknown."""
     if not client.most_bytes_per_second or not server.most_bytes_per_second:
         return None
     most = (2 if both_ways else 1) * min(client.most_bytes_per_second, server.most_bytes_per_second)
@@ -129,7 +132,7 @@ def most_of(client: Rail, server: Rail, both_ways: bool) -> float | None:
 
 
 def memory_of(rail: Rail, options: frozenset[str]) -> tuple[str, ...]:
-    """Return a tool's options for memory of the rail's GPU; empty without a GPU, or for a tool built without GPUs."""
+    """Return perftest's options for memory of the rail's GPU; empty without a GPU, or if ``options`` has none."""
     if rail.gpu_address is None:
         return ()
     values = {"address": rail.gpu_address, "index": str(rail.gpu_index)}
@@ -137,8 +140,8 @@ def memory_of(rail: Rail, options: frozenset[str]) -> tuple[str, ...]:
 
 
 def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs: bool) -> list[PerftestMeasurement]:
-    """Return the tests, in ``seconds`` of bandwidth altogether: every port alone, then neighbours in a ring of like
-    ports: a slow port shows in two pairs."""
+    """Return the measurements, with ``seconds`` for bandwidth altogether: each port alone and, with ``pairs``,
+    neighbours in a ring of like ports: a slow port shows in two pairs."""
     chosen: list[PerftestMeasurement] = []
     rings: dict[tuple[str | None, float | None], list[PerftestEnd]] = defaultdict(list)
     for rail in rails:

@@ -52,7 +52,7 @@ _SETUP = re.compile(
 
 @dataclass(frozen=True)
 class PerftestEnd:
-    """One end of a test: a port, and for RoCE the index of its GID."""
+    """One end of a perftest measurement: an RDMA port, and for RoCE the index of its GID."""
 
     device: str
     port: int
@@ -65,7 +65,7 @@ class PerftestEnd:
 
 @dataclass(frozen=True)
 class PerftestMeasurement:
-    """A test by one tool between two ends, which may be the same; ``memory`` are options for GPU memory."""
+    """A measurement by a tool of perftest between two ports, or of one. ``memory``: its options for GPU memory."""
 
     tool: str
     server: PerftestEnd
@@ -88,7 +88,7 @@ class PerftestMeasurement:
         return " ".join([self.tool, *(["-b"] if self.both_ways else []), self.name, *self.memory])
 
     def arguments(self, end: PerftestEnd, port: int) -> list[str]:
-        """Return the tool's options at one end; ``port`` is the TCP port for the start. Both ends need the same."""
+        """Return the tool's options at one end; ``port`` is the TCP port by which both ends find each other."""
         words = ["-d", end.device, "-i", str(end.port), "-p", str(port), "-F"]
         words += [] if end.gid_index is None else ["-x", str(end.gid_index)]
         if self.tool in (WRITE, SEND):
@@ -104,7 +104,7 @@ def options(help_text: str) -> frozenset[str]:
 
 
 def bandwidth(output: str) -> float | None:
-    """Return the average in bytes/s, with ``-b`` of both directions together; None without a plausible one."""
+    """Return the average bandwidth in a tool's output in bytes/s (``-b``: of both directions); None if implausible."""
     for name, value in _row(output).items():
         unit = re.fullmatch(r"BW average\[(.+)\]", name)
         if unit and unit[1] in _UNITS and value > 0:
@@ -113,23 +113,22 @@ def bandwidth(output: str) -> float | None:
 
 
 def latency(output: str) -> tuple[float, ...] | None:
-    """Return median, 99th and 99.9th percentile in seconds; None without plausible ones."""
+    """Return a tool's latency in seconds: median, 99th and 99.9th percentile; None without plausible numbers."""
     row = _row(output)
     microseconds = [row.get(f"{name}[usec]", 0.0) for name in ("t_typical", "99% percentile", "99.9% percentile")]
-    # percentiles must increase, and be above 0
     is_plausible = 0 < microseconds[0] <= microseconds[1] <= microseconds[2]
     return tuple(value * 1e-6 for value in microseconds) if is_plausible else None
 
 
 def complaint(outputs: Sequence[str]) -> str:
-    """Return the last error in the outputs of a test's ends; empty without one."""
+    """Return the last line with an error in the outputs of a measurement's ends, if any of the setup; empty without."""
     lines = _complaints(outputs)
     telling = [line for line in lines if _SETUP.search(line)] or lines
     return shortened(telling[-1], 160) if telling else ""
 
 
 def is_setup_problem(outputs: Sequence[str]) -> bool:
-    """Whether a test failed by its setup alone, so that it proves nothing about its ports."""
+    """Whether the outputs of a measurement's ends show a failure of the setup, which proves nothing about ports."""
     return any(map(_SETUP.search, _complaints(outputs)))
 
 
@@ -138,7 +137,7 @@ def _complaints(outputs: Sequence[str]) -> list[str]:
 
 
 def _row(output: str) -> dict[str, float]:
-    """Return the last complete row of the table, by column; empty without one."""
+    """Return ``{column: value}`` of the last complete row in a tool's table; empty without such a row."""
     columns: list[str] = []
     row: dict[str, float] = {}
     for line in plain(output).splitlines():
@@ -153,7 +152,7 @@ def _row(output: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class PerftestOutcome:
-    """The outcome of a test: ``output`` of the client, whose table counts; ``problem`` says why it has no figure."""
+    """The outcome of a measurement: ``output`` of the client, whose table counts; ``problem``: why it has no figure."""
 
     output: str = ""
     problem: str = ""
@@ -163,8 +162,8 @@ class PerftestOutcome:
 
 
 class PerftestSide:
-    """Runs one end of a test, from creation until ``end``. ``cpus`` are the CPUs near each device. With the server's
-    ``host``, this is the client, whose output is printed."""
+    """Runs one end of a measurement for at most ``seconds``, from creation until ``end``. ``cpus``: CPUs near each
+    device. ``port``: the server's TCP port. With the server's ``host``, this is the client, whose output is printed."""
 
     def __init__(
         self,
@@ -188,7 +187,7 @@ class PerftestSide:
         self.thread.join()
 
     def is_listening(self, port: int, seconds: float) -> bool:
-        """Wait until the server listens at a port or has ended, for at most ``seconds``; returns whether it listens."""
+        """Wait for at most ``seconds`` until the server listens at a TCP port or ends; return whether it listens."""
         deadline = time.monotonic() + seconds
         while self.thread.is_alive() and time.monotonic() < deadline:
             if _is_listening(port):
@@ -217,7 +216,8 @@ def run(
     slack: float = SLACK_SECONDS,
     port: int = 0,
 ) -> PerftestOutcome:
-    """Run both ends of a test; ``cpus``: those near each device. Takes at most the test's time, slack and a kill."""
+    """Run both ends of a measurement on this node, for at most its time, ``slack`` seconds and a kill. ``cpus``: CPUs
+    near each device; ``port``: TCP port, 0 for a free one."""
     port, seconds = port or free_port(), limit(test, slack)
     sides, is_silent = [PerftestSide(test, tool, cpus, port, seconds)], False
     try:
@@ -236,7 +236,7 @@ def run(
 def outcome(
     server: command.ProgramEnd | None, client: command.ProgramEnd | None, is_silent: bool = False
 ) -> PerftestOutcome:
-    """Return the outcome of a test's ends on this node. ``is_silent``: the server neither listened nor ended."""
+    """Return the outcome of a measurement's ends on this node. ``is_silent``: its server neither listened nor ended."""
     if client and client.code == 0 and not client.timed_out and not client.problem:
         return PerftestOutcome(client.output)
     ends = [side for side in (server, client) if side]

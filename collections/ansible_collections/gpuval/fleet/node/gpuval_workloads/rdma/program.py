@@ -34,7 +34,7 @@ _LATENCIES = {perftest.READ_LATENCY: "read", perftest.WRITE_LATENCY: "write"}
 
 @dataclass
 class RdmaReport:
-    """Collects failed and untested tests or ports of a node, each with its reason."""
+    """Failed and untested measurements of a node, with reasons; ``slowest``: ratios of measured to maximum speeds."""
 
     failed: dict[str, str] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
@@ -46,10 +46,10 @@ class RdmaReport:
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = workload_parser("rdma", "Measure RDMA of this node by perftest.")
     add = parser.add_argument
-    add("--seconds", type=positive_float, default=60.0, help="for all measurements of bandwidth")
-    add("--devices", nargs="*", default=["*"], metavar="NAME", help="to test; * is any text")
+    add("--seconds", type=positive_float, default=60.0, help="time for all measurements of bandwidth")
+    add("--devices", nargs="*", default=["*"], metavar="NAME", help="devices to test; * is any text")
     add("--ordered", type=int, metavar="COUNT", help="ports the node was ordered with")
-    add("--without-pairs", action="store_true", help="rails are networks of their own")
+    add("--without-pairs", action="store_true", help="do not measure between ports")
     return parser.parse_args(list(arguments))
 
 
@@ -61,7 +61,8 @@ def main(result: WorkloadResult) -> None:
 def measure(
     result: WorkloadResult, options: argparse.Namespace, tree: Tree, slack: float = perftest.SLACK_SECONDS
 ) -> None:
-    """Measure and fill the result. If evidence is missing, ``rdma_measured_count`` is left out: see the message."""
+    """Measure the node's RDMA ports and fill the result. If evidence is missing, the result lacks
+    ``rdma_measured_count``, and its message says why. ``slack``: seconds of a measurement beside its time."""
     patterns = [] if options.ordered == 0 else options.devices
     node, report = nodes.look(tree, patterns), RdmaReport()
     for pattern in nodes.absent(tree, patterns):
@@ -101,7 +102,7 @@ def measure(
 def _tools(
     node: RdmaNode, report: RdmaReport, has_gpus: bool, ordered: int | None, driverless: Sequence[str]
 ) -> dict[str, Path]:
-    """Return the tools' paths by name; empty if there is nothing to test, or a tool is missing."""
+    """Return ``{tool of perftest: path}``; empty if a tool is missing, or no port to test (``ordered`` 0: by order)."""
     if ordered == 0:
         return {}
     for address in driverless:
@@ -130,7 +131,7 @@ def _run_all(
     seconds: float,
     slack: float,
 ) -> int:
-    """Run the tests one after another; return the number of tests with a figure."""
+    """Run the measurements one after another; return how many have a figure. ``tools``: paths by name."""
     rails = {rail.end: rail for rail in node.rails}
     deadline = time.monotonic() + 2 * seconds + len(tests) * (perftest.LEAST_SECONDS + 1) + slack
     hung: set[str] = set()
@@ -159,8 +160,8 @@ def _run_all(
 
 
 def _sort_pairs(report: RdmaReport, tests: Sequence[PerftestMeasurement], problems: dict[str, str]) -> None:
-    """Sort failed pairs. A pair is a fault if one end also fails alone, or if other pairs prove a common network; else
-    it, or a port that no pair reaches, counts as untested: its ends may be in two networks."""
+    """Sort pairs of ports with ``problems`` (by title) into the report. A pair has failed if one end also fails alone,
+    or if other pairs prove a common network. Else it is untested: its ends may be in two networks."""
     alone = {title.split()[1] for title in report.failed}
     networks = {end.name: {end.name} for test in tests for end in (test.client, test.server)}
     for test in tests:
@@ -187,7 +188,7 @@ def _add_figures(
     rails: dict[perftest.PerftestEnd, Rail],
     output: str,
 ) -> str:
-    """Add the figures of a test to the result; return why there are none, if so."""
+    """Add the figures in a client's ``output`` to the result; return why there are none, or an empty text."""
     scope = link_scope(test.name)
     if test.tool in _LATENCIES:
         latency, name = perftest.latency(output), f"rdma_{_LATENCIES[test.tool]}_latency"
@@ -222,7 +223,7 @@ def _count_errors(
         words = change.words((*rdma.LINK_ERRORS, *rdma.RETRANSMISSIONS))
         if words:
             report.errors[port] = words
-    if before.keys() - moved.keys():  # counters that vanished are no excuse
+    if before.keys() - moved.keys():  # counters that vanished: their metrics must be missing, not 0
         return
     unread = sorted({port.name for port in ports} - moved.keys())
     if unread:

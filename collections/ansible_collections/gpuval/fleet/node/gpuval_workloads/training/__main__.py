@@ -1,4 +1,4 @@
-"""Starts the ranks of a training and adopts their result."""
+"""Program of the training on a node: starts a rank per GPU and adopts their result."""
 
 from __future__ import annotations
 

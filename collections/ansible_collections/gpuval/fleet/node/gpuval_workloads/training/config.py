@@ -1,4 +1,4 @@
-"""The settings of a training, what ``auto`` means for each, and when it ends."""
+"""Settings of a training, what their ``auto`` means on a device, and when the training ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .models.shapes import SIZES
 
 DEFAULT_SECONDS = 60.0
 COMPILE_PAYS_SECONDS = 120.0
-"""Compiling takes 37 to 52 s and makes steps a tenth to a sixth faster (an H200, Llama of 1.1 billion)."""
+"""Shortest training to compile: compiling takes 37 to 52 s, makes steps a tenth to a sixth faster (1b on an H200)."""
 WINDOW_SECONDS = 1.0
 MAX_WINDOW_STEPS = 100
 _GB = 10**9
@@ -19,7 +19,7 @@ _GB = 10**9
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The settings of a training. None means: decide by the device."""
+    """Settings of a training. None is no such limit, or a default that depends on model and device."""
 
     model: str = "llama"
     size: str = "auto"
@@ -49,7 +49,7 @@ def parse_arguments(arguments: Sequence[str]) -> TrainingConfig:
     add("--sequence-length", type=positive_int, help="tokens per sequence")
     add("--epochs", type=positive_int, help="passes over the data")
     add("--steps", type=positive_int, help="optimizer steps, warm-up included")
-    add("--seconds", type=positive_float, help="of training after the warm-up; one step at least")
+    add("--seconds", type=positive_float, help="duration after the warm-up; one step at least")
     add("--data-dir", type=Path, help="folder of cifar-10-batches-py or cifar-10-batches-bin; else generated data")
     add("--learning-rate", type=positive_float)
     add("--precision", choices=["auto", "bf16", "fp32"], default=TrainingConfig.precision, help="auto: bf16 on GPUs")
@@ -57,7 +57,7 @@ def parse_arguments(arguments: Sequence[str]) -> TrainingConfig:
     modes = ("auto", "always", "never")
     add("--compile", nargs="?", choices=modes, const="always", default=TrainingConfig.compile, help=compiling)
     add("--seed", type=int, default=TrainingConfig.seed)
-    add("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 where there are 2 cores")
+    add("--processes", type=positive_int, help="default: 1 per GPU; on a CPU 2 if it has 2 cores")
     add("--validation-only", action="store_true", help="check devices, collectives and gradients; do not train")
     add("--inject-nan-step", type=positive_int, help="put a NaN into the last rank's weights before this step")
     config = TrainingConfig(**vars(parser.parse_args(list(arguments))))

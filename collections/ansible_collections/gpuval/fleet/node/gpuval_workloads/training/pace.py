@@ -30,7 +30,7 @@ class StepTime:
 
 
 class StepPace:
-    """Measures the steps of a window of steps, which begins at creation."""
+    """Measures the time of each training step from its creation on."""
 
     def __init__(self, accelerator: TorchDevices) -> None:
         self._clock = Clock(accelerator)

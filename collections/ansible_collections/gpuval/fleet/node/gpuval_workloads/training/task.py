@@ -21,7 +21,7 @@ from .models.shapes import SIZES
 WARMUP_STEPS = 40
 MAX_GRADIENT_NORM = 1.0
 COURSE_REVISION = 1
-"""Raise it with anything that moves the loss: the constants here, rates and shapes, the data, the first weights."""
+"""Revision of the metrics of the loss: raise it with any change of constants, rates, data or weights that moves it."""
 COURSE_STEPS = (20, 40, 80, 320, 1280)
 """Steps whose loss is compared: ``quick`` on a GPU reaches the third, ``standard`` the fourth, a CPU all."""
 
@@ -32,7 +32,7 @@ IMAGE_STD = (63.0, 62.1, 66.7)
 
 @dataclass
 class Task:
-    """The task of the training loop. ``item`` is token or sample; items and FLOPs are per batch of one rank."""
+    """What the training loop trains. ``item``: ``tokens`` or ``samples``; items and FLOPs are per batch of one rank."""
 
     model: nn.Module
     batches: Iterator[tuple[Tensor, Tensor]]
@@ -45,15 +45,15 @@ class Task:
     environment: dict
 
     def setup(self) -> str:
-        """Return all that determines the training's speed as one text: floors of a GPU model are for one such setup."""
+        """Return a text of all that determines the training's speed: a GPU model's floors hold for one such text."""
         values = self.environment
         batch = [values[key] for key in ("batch_size_per_process", "sequence_length") if key in values]
         return setup_text(values["model"], values.get("size"), batch, values["precision"].split()[0], values["compile"])
 
 
 def build_task(config: TrainingConfig, ranks: Ranks, is_compiled: bool = False) -> Task:
-    """Return the task on this rank's device, with equal weights on every rank and the rank's own data. ``is_compiled``:
-    whether the model will be, which determines the batch size."""
+    """Return the training task on this rank's device, with equal weights on every rank and the rank's own data.
+    ``is_compiled``: whether the model will be compiled, which determines the batch size."""
     dtype = precision(config, ranks.accelerator.is_gpu)
     task = _llama(config, ranks, dtype, is_compiled) if config.model == "llama" else _resnet18(config, ranks, dtype)
     task.environment.update(
@@ -168,7 +168,7 @@ def update(optimizer: torch.optim.Optimizer, task: Task, step: int) -> None:
 
 
 def course(task: Task, world_size: int) -> str:
-    """Return all that determines the course of the loss as one text: losses are comparable if it is equal."""
+    """Return a text of all that determines the loss at each step: trainings with equal texts are comparable."""
     values = task.environment
     setup = task.setup().rpartition(" ")[0]  # eager and compiled have the same course
     return f"{setup} x{world_size} seed {values['seed']} rate {task.learning_rate:g}, {values['data']}"

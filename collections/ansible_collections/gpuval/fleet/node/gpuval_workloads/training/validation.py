@@ -1,4 +1,4 @@
-"""``--validation-only``: devices, collectives and one step's gradients, without training."""
+"""Option ``--validation-only`` of the training: checks devices, collectives and one step's gradients, and ends."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def differing(tensor: Tensor) -> Tensor:
 
 
 def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[dict[str, Any]]]) -> list[str]:
-    """Return the problems in words, each with its GPU."""
+    """Return sentences on wrong gradients and figures. ``everyone``: the figures of the diagnostics, of each rank."""
     complaints = []
     if gradients.nonfinite_count:
         complaints.append(f"{gradients.nonfinite_count} gradient values are not finite")

@@ -1,4 +1,4 @@
-"""One rank of a training: the loop, from the first batch to the result."""
+"""One rank of the training workload: the training loop, from the first batch to the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROGRESS_SECONDS = 5.0
 PARTIAL_SECONDS = 30.0
 LOSS_POINTS = 2000
 TIMED_STEPS = 20_000
-"""Step times kept of a training, evenly spread over it: a burn-in of hours takes millions of steps."""
+"""Most step times that a rank keeps, evenly spread over the training: a burn-in of hours has millions of steps."""
 
 
 def main(ranks: Ranks, result: WorkloadResult) -> None:
@@ -50,7 +50,7 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
 
 
 def prepare(config: TrainingConfig, ranks: Ranks, result: WorkloadResult) -> Task:
-    """Return the task, with compiled layers if configured and possible."""
+    """Return the model, data and batch size to train; the model's layers are compiled if configured and possible."""
     is_compiled = wants_compile(config, ranks.accelerator.kind == "cuda" and torch.version.hip is None)
     task = build_task(config, ranks, is_compiled)
     if not is_compiled:
@@ -70,7 +70,7 @@ def prepare(config: TrainingConfig, ranks: Ranks, result: WorkloadResult) -> Tas
 
 
 def parallel(model: nn.Module, ranks: Ranks) -> nn.Module:
-    """Return the model wrapped so that gradients are the mean of all ranks'."""
+    """Return the model wrapped so that each rank gets the mean of all ranks' gradients."""
     if ranks.world_size == 1:
         return model
     device_ids = [ranks.rank] if ranks.accelerator.is_gpu else None
@@ -98,8 +98,8 @@ def forward(task: Task, model: nn.Module, ranks: Ranks) -> Tensor:
 @dataclass
 class TrainingLoop:
     """The training loop, with its losses, times and figures. Steps run in windows of about a second, in which nothing
-    waits for the device. At its end the ranks exchange their losses (the only copy to the host), and rank 0 sets the
-    number of next steps, so that all stop together."""
+    waits for the device. At a window's end the ranks exchange their losses (the only copy to the host), and rank 0 sets
+    the number of steps of the next window, so that all stop together."""
 
     config: TrainingConfig
     ranks: Ranks
@@ -116,7 +116,6 @@ class TrainingLoop:
         self.bounds = TrainingBounds.of(self.config, self.task.steps_per_epoch, self.ranks.accelerator.is_gpu)
         self.optimizer = adamw(self.task, self.ranks.accelerator)
         self.model.train()
-        self.pace = StepPace(self.ranks.accelerator)
         hook = on_last_gradient(self.task.model, self._gradients_done)
         if self.ranks.accelerator.kind == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -136,12 +135,12 @@ class TrainingLoop:
                 seconds = sum(time.seconds for time in times)
                 self.step_seconds += seconds
                 recent = seconds / len(times)
-            self._tell()
+            self._show_progress()
         hook.remove()
         self._report()
 
     def _take(self, window: int) -> list[StepTime]:
-        """Run a window of steps; return this rank's times of each. A loss that is not finite fails the result."""
+        """Run ``window`` steps; return this rank's times of each step. A loss that is not finite fails the result."""
         self.pace = StepPace(self.ranks.accelerator)
         self.ranks.follow(self.pace.events)
         losses = []
@@ -164,7 +163,7 @@ class TrainingLoop:
         self.ranks.tick()
 
     def _judge(self, by_rank: Tensor) -> None:
-        """Record the losses of a window (rank by step), up to the first that is not finite."""
+        """Record the losses of a window, of shape (ranks, steps), up to the first step with one that is not finite."""
         bad = (~torch.isfinite(by_rank)).T.nonzero().tolist()  # by step, then by rank
         self.nonfinite = len(bad)
         good = bad[0][0] if bad else by_rank.shape[1]
@@ -185,7 +184,7 @@ class TrainingLoop:
     def _rate(self) -> float:
         return self.ranks.world_size * self.step_times.count * self.task.items_per_batch / self._measured_seconds()
 
-    def _tell(self) -> None:
+    def _show_progress(self) -> None:
         now = time.perf_counter()
         is_early = len(self.losses) in (1, self.bounds.warmup_steps)
         if is_early or now - self.progress_at >= PROGRESS_SECONDS:
@@ -198,7 +197,7 @@ class TrainingLoop:
             self.result.write()
 
     def _add_figures(self) -> None:
-        """Add the figures that rank 0 knows alone to the result."""
+        """Add the figures to the result that rank 0 knows without the other ranks."""
         add = self.result.add_metric
         add("training_duration_seconds", time.perf_counter() - self.started, "seconds")
         add("training_steps_count", len(self.losses), "count")
@@ -254,7 +253,7 @@ class TrainingLoop:
             )
 
     def _remarks(self, compute_seconds: list[float]) -> str:
-        """Return remarks: the rank that others wait for, and why compilation was given up."""
+        """Add ratios of the ranks' median ``compute_seconds`` per step to the result; return remarks for a message."""
         remarks = ""
         if compute_seconds:
             fastest = min(compute_seconds)
@@ -266,7 +265,7 @@ class TrainingLoop:
             if ratio > SLOW_RATIO:
                 remarks += (
                     f"; the others wait for {self.ranks.scope_of(part)}, whose own work on a step takes {ratio:.2f} "
-                    "times the median part's"
+                    "times the median of all"
                 )
         problem = self.result.environment.get("compile_problem")
         return f"{remarks}; not compiled ({problem})" if problem else remarks

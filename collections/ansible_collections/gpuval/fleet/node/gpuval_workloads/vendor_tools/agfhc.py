@@ -14,7 +14,7 @@ from ..common.tool_output import json_objects, plain, shortened, whole
 from .answer import FAIL, NODE, PASS, SKIPPED, ToolAnswer, ToolFault, ToolFigure, ToolTask, scope_of, settle
 
 BINARY = "agfhc"
-#: Recipes for the whole node by level, and their seconds by AMD, plus a tenth and the start.
+#: AGFHC's recipe for the whole node by level, and its duration in seconds: AMD's figure, plus a tenth and the start.
 RECIPES = {1: ("all_lvl1", 360.0), 2: ("all_lvl2", 700.0), 3: ("all_lvl3", 2040.0), 4: ("all_lvl4", 4020.0)}
 
 _RETURN = re.compile(r"\breturn code (AGFHC_\w+) \[(-?\d+)\]")
@@ -76,7 +76,7 @@ def failed_tests(text: str) -> int | None:
 
 
 def run(job: ToolTask) -> ToolAnswer:
-    """Run the recipe of the level, or the longest lower one that the time allows."""
+    """Run AGFHC's recipe of the task's level, or the longest recipe of a lower level that the time allows."""
     fitting = [level for level, (_, seconds) in RECIPES.items() if level <= job.level and seconds <= job.seconds_left()]
     if not fitting:
         return ToolAnswer.left_out(f"its shortest recipe takes 5 minutes, {max(job.seconds_left(), 0):.0f} s are left")

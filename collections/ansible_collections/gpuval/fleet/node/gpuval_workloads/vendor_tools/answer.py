@@ -1,4 +1,4 @@
-"""The run of one vendor tool: its time, folder and calls; and its answer, in one form for all tools."""
+"""Runs a GPU vendor's diagnostic tool within its time and folder, and holds its answer in one form for all tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GPU = re.compile(r"\bGPU[ _:#-]{0,2}(\d{1,2})\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ToolFigure:
-    """A metric for the record; its name ends in the base unit."""
+    """A metric for the record that a vendor tool measured; its name ends in the base unit."""
 
     name: str
     value: float
@@ -57,7 +57,7 @@ class ToolAnswer:
     notes: list[str] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
     figures: list[ToolFigure] = field(default_factory=list)
-    #: Curves: name, unit, message sizes in bytes and the figure of each.
+    #: Curves: name, unit, message sizes in bytes, and the value at each size.
     curves: list[tuple[str, str, list[int], list[float]]] = field(default_factory=list)
 
     @classmethod
@@ -70,7 +70,7 @@ class ToolAnswer:
 
 
 def scope_of(line: str) -> str:
-    """Return the scope of the GPU whose index a line names, else the node's."""
+    """Return ``gpu:<index>`` if a line of a tool's output names a GPU's index, else the node's scope."""
     gpu = _GPU.search(line)
     return f"gpu:{int(gpu[1])}" if gpu else NODE
 
@@ -86,7 +86,7 @@ def hold_against(answer: ToolAnswer, output: str, also: re.Pattern[str] | None =
 
 @dataclass
 class ToolTask:
-    """The input of a tool's run: search of executables, expected GPUs, level of tests, deadline (monotonic clock)."""
+    """The task of a vendor tool: search of executables, expected GPUs, level (1 to 4), deadline (monotonic), folder."""
 
     tool: str
     search: command.ExecutableSearch
@@ -140,8 +140,8 @@ class ToolTask:
 
 
 def settle(ended: command.ProgramEnd, answer: ToolAnswer) -> ToolAnswer:
-    """Return the answer, checked against the program's output and end: a program that ended badly cannot pass, and an
-    invalid answer gets the reason."""
+    """Return a tool's answer, checked against the program's output and exit: a program that ended badly cannot pass,
+    and an invalid answer gets the reason."""
     answer, doubt = hold_against(answer, ended.output), ""
     if ended.code != 0 or ended.timed_out or ended.problem:
         doubt = ended.how()

@@ -57,8 +57,8 @@ _REDUCED = re.compile(r"^#\s*Reducing maxBytes to (\d+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class CollectiveMeasurement:
-    """One measurement: seconds, bus bandwidth in bytes per second, wrong elements (None: not counted). ``is_checked``:
-    results were checked, by a count or the deviation that older versions print."""
+    """A measurement of a collective at one size. ``wrong``: number of wrong elements (None: not counted).
+    ``is_checked``: results were checked, by a count or the deviation that older versions print."""
 
     seconds: float | None
     bus_bytes_per_second: float | None
@@ -79,7 +79,7 @@ class CollectiveRow:
 
 @dataclass(frozen=True)
 class CollectivesTable:
-    """The table that one run printed. ``complete``: with its summary; ``problem``: why the table cannot be parsed."""
+    """The table that a run of nccl-tests printed. ``complete``: with its summary; ``problem``: why it is invalid."""
 
     rows: tuple[CollectiveRow, ...] = ()
     ranks: int | None = None
@@ -110,7 +110,7 @@ class CollectivesTable:
 
 @dataclass(frozen=True)
 class _Columns:
-    """The columns of a header: first index of each block, names and unit factors of all columns."""
+    """The columns of the table: names, unit factors, index of each block's first column, titles of the blocks."""
 
     names: tuple[str, ...]
     factors: tuple[float | None, ...]
@@ -119,7 +119,7 @@ class _Columns:
 
 
 def parse(text: str) -> CollectivesTable:
-    """Return the table in the output of one run. Never raises."""
+    """Return the table in the output of one run of nccl-tests. Never raises."""
     text = plain(text)
     lines = text.splitlines()
     columns: _Columns | None = None
@@ -154,7 +154,7 @@ def parse(text: str) -> CollectivesTable:
 
 
 def _header(lines: list[str], index: int) -> _Columns | None:
-    """Return the columns that the header line at this place declares, with the units of the line below it."""
+    """Return the columns of the header ``lines[index]``, with units from the line below; None if it is no header."""
     line = lines[index].replace("#", " ", 1)
     names = line.split()
     if "size" not in names or "busbw" not in names or not any(name in _TIME for name in names):
@@ -180,7 +180,7 @@ def _header(lines: list[str], index: int) -> _Columns | None:
 
 
 def _row(fields: list[str], columns: _Columns) -> CollectiveRow | None:
-    """Return one row; None if it does not fit the header's columns: cut off, or mixed with another line."""
+    """Return a row of nccl-tests' table from the words of a line; None if the line is cut off, or mixed up."""
     starts, names, blocks = columns.starts, columns.names, {}
     if len(fields) == len(names) - 1 and "redop" in names:
         redop = names.index("redop")  # some versions leave it empty for collectives that reduce nothing
@@ -212,7 +212,7 @@ def _scaled(text: str, factor: float | None) -> float | None:
 
 
 def judge(table: CollectivesTable, collective: str, ranks: int | None, prefix: str) -> ToolAnswer:
-    """Return the answer that a table proves for one collective. ``ranks`` is the requested number."""
+    """Return the answer that a table proves for a collective of ``ranks`` ranks; ``prefix`` begins figures' names."""
     largest = table.largest
     if table.problem or largest is None:
         return ToolAnswer.none(table.problem or "its table has no rows")
@@ -284,7 +284,7 @@ def _curve(table: CollectivesTable, name: str) -> tuple[str, str, list[int], lis
 
 
 def run(job: ToolTask) -> ToolAnswer:
-    """Run all available collectives, one after another, over all GPUs."""
+    """Run all programs of nccl-tests on this node, one after another, over all GPUs."""
     searched = {collective: job.search.find(binary) for collective, binary in BINARIES.items()}
     path_by_collective = {collective: path for collective, path in searched.items() if path}
     if job.gpus is None:
@@ -306,7 +306,7 @@ def run(job: ToolTask) -> ToolAnswer:
 
 
 def _measure(job: ToolTask, collective: str, path: Path, largest: str, tools_left: int) -> tuple[ToolAnswer, bool]:
-    """Run one collective, of ``tools_left`` that remain; return its answer, and whether it was stopped."""
+    """Run one of ``tools_left`` collectives up to ``largest`` (``8G``); return its answer, and whether it timed out."""
     seconds = job.seconds_left() * 2 / (tools_left + 1)
     if seconds < 1:
         return ToolAnswer.none(f"{collective}: no time was left for it"), False
@@ -319,7 +319,7 @@ def _measure(job: ToolTask, collective: str, path: Path, largest: str, tools_lef
 
 
 def merge(answers: list[ToolAnswer], prefix: str, ranks: int) -> ToolAnswer:
-    """Return one answer for several collectives: errors and unchecked results are summed."""
+    """Return one answer for the answers of several collectives: errors and unchecked results are summed."""
     figures: dict[str, ToolFigure] = {}
     for figure in (figure for answer in answers for figure in answer.figures):
         earlier = figures.get(figure.name)

@@ -31,9 +31,9 @@ LAYOUTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 STATUSES = {"pass": "pass", "fail": "fail", "warn": "warn", "skip": "skip", "notrun": "skip"}
 SHOWN = 3
 
-#: Category of the tests of the installation, not of hardware; and their name in the layout without categories.
+#: DCGM's category for tests of the installation, not of hardware; and the name of the test in layouts without.
 SOFTWARE = ("deployment", "software")
-#: EUD tests, of a separate package that most nodes lack.
+#: Tests of the Extended Utility Diagnostics (EUD), a separate package that most nodes lack.
 OPTIONAL = re.compile(r"(?:cpu[_ ])?eud\b|eud_test", re.IGNORECASE)
 
 _GPU_GROUP = 1  # DCGM_FE_GPU
@@ -52,7 +52,7 @@ _LABELLED = re.compile(r"([A-Za-z][A-Za-z0-9 _/-]{0,60}):\s+([0-9.]+)\s*([A-Za-z
 _GIGAFLOPS = re.compile(r"approximately\s+([0-9.]+)\s+gigaflops", re.IGNORECASE)
 #: dcgmi 2 to 4: "Error: unable to establish a connection to the specified host: localhost", and "... host engine".
 _NO_ENGINE = re.compile(r"unable to (?:establish a )?connect(?:ion)?\b.{0,40}\bhost|host ?engine connection", re.I)
-#: dcgmi's own form of an error.
+#: Start of a line in which dcgmi itself reports an error.
 ERROR = re.compile(r"^\s*error\b\s*:", re.IGNORECASE)
 _OF_A_GPU = re.compile(r"^(?:GPU \d+ )+")
 
@@ -77,8 +77,8 @@ class DcgmResult:
 
 
 def _read(text: str) -> tuple[list[DcgmResult], str]:
-    """Return the results and DCGM's version, other text around the JSON allowed. Raises ``LookupError`` that says why
-    there are no valid results."""
+    """Return the results in dcgmi's output, and DCGM's version; other text around the JSON is allowed. Raises
+    ``LookupError`` that says why there are no valid results."""
     text = plain(text)
     documents = ((json_object(text, key=layout), layout) for layout in LAYOUTS)
     document, layout = next(((document, layout) for document, layout in documents if document is not None), (None, ""))
@@ -228,7 +228,7 @@ def _measured(finding: DcgmResult, name: str) -> list[ToolFigure]:
 
 
 def run(job: ToolTask) -> ToolAnswer:
-    """Run the diagnostics of the level, on all GPUs."""
+    """Run DCGM's diagnostics of the task's level on all GPUs."""
     ended = job.call([job.executable(BINARY), "diag", "-r", str(job.level), "-j"], job.seconds_left())
     answer = hold_against(judge(ended.output, job.gpus, job.level), ended.output, ERROR)
     if answer.verdict == UNANSWERED and _NO_ENGINE.search(ended.output):

@@ -6,7 +6,7 @@ others who run it, see docs/design/vendor_tools.md.
 
 It may leave the Gaudis' network ports down; Intel's script beside it brings them up and counts them. The script's
 status has ``accel0``, below it ``3 ports up (1, 8, 22)`` or ``3 ports down (1, 8, 22)``, and so for each device. Ports
-without a cable stay down, so those count that were up before. This comes after the tools' time.
+without a cable stay down, so only ports count that were up before. The wait for ports is not part of the tool's time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from ..common.tool_output import plain, shortened
-from .answer import FAIL, NODE, PASS, ToolAnswer, ToolFault, ToolFigure, ToolTask, settle
+from .answer import FAIL, NODE, PASS, SKIPPED, ToolAnswer, ToolFault, ToolFigure, ToolTask, settle
 
 BINARY = "hl_qual"
 SHORTEST_SECONDS, START_SECONDS = 30, 60
@@ -36,7 +36,7 @@ _MODEL = re.compile(r"gaudi\d?")
 
 
 def judge(text: str, gpus: int | None) -> ToolAnswer:
-    """Return the answer that the output or the report file proves; ``gpus`` is the expected number. Never raises."""
+    """Return the answer that hl_qual's output proves; ``gpus`` is the expected number of devices. Never raises."""
     lines = plain(text).split("\n")[:-1]  # the last line has no line end: it may be cut off
     passed: bool | None = None  # the run's own verdict
     devices: list[tuple[str, bool]] = []
@@ -77,31 +77,33 @@ def _scope(line: str) -> str:
 
 
 def count_ports(text: str) -> dict[int, int]:
-    """Return the number of ports that are up, by device index; devices without ports are left out."""
+    """Return ``{device index: number of ports that are up}`` for the devices in the output of Intel's script."""
     ports: dict[int, int] = {}
     device = None
     for index, up in _STATUS.findall(text):
         if index:
             device = int(index)
+            ports.setdefault(device, 0)
         elif device is not None:
             ports[device] = int(up)
     return ports
 
 
 class GaudiPorts:
-    """The Gaudi network ports of a node, with their state at creation. Without Intel's script, does nothing."""
+    """The Gaudi network ports of a node, with their state at creation; none without Intel's script. ``unreported``:
+    indices of devices without a state after hl_qual."""
 
     def __init__(self, job: ToolTask, folder: Path) -> None:
         self._job, self._script = job, folder / SCRIPT
         self.known = self._script.is_file()
-        self._before = self._count()
+        self._before, self.unreported = self._count(), list[int]()
 
     def bring_up(self) -> None:
         if self.known:
             self._call("--up")
 
     def lost(self) -> list[ToolFault]:
-        """Return a fault for each device with fewer ports up than before, after waiting for links."""
+        """Return a fault for each device with fewer ports up than before hl_qual, after waiting for links."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             now = self._count() if self._before else {}
@@ -109,10 +111,10 @@ class GaudiPorts:
             if not less or time.monotonic() >= deadline:
                 break
             time.sleep(PAUSE_SECONDS)
+        self.unreported = sorted(less.keys() - now.keys())
         remedy = f"run {self._script} --up on the node, check its cables"
-        return [
-            ToolFault(f"gpu:{index}", f"{lost} ports are down since hl_qual: {remedy}") for index, lost in less.items()
-        ]
+        texts = {index: f"{lost} ports are down since hl_qual: {remedy}" for index, lost in less.items()}
+        return [ToolFault(f"gpu:{index}", text) for index, text in texts.items() if index in now]
 
     def _count(self) -> dict[int, int]:
         return count_ports(self._call("--status")) if self.known else {}
@@ -122,7 +124,7 @@ class GaudiPorts:
 
 
 def run(job: ToolTask) -> ToolAnswer:
-    """Run the functional test on all devices at once, in its own folder, and bring the network ports up after it."""
+    """Run hl_qual's functional test on all devices at once, in its own folder, and bring network ports up after it."""
     path = job.executable(BINARY)
     model = next((part for part in reversed(path.resolve().parts) if _MODEL.fullmatch(part)), None)
     if model is None:
@@ -144,6 +146,9 @@ def run(job: ToolTask) -> ToolAnswer:
     lost = ports.lost()
     if lost:
         answer.verdict, answer.faults = FAIL, [*answer.faults, *lost]
+    elif ports.unreported and answer.verdict == PASS:
+        answer.verdict, indices = SKIPPED, ", ".join(f"gpu:{index}" for index in ports.unreported)
+        answer.reason = f"{SCRIPT} --status did not report the network ports of {indices} after it: run it on the node"
     elif ports.known:
         answer.notes.append("network ports brought up again")
     return answer

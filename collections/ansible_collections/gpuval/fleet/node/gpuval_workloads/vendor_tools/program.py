@@ -54,15 +54,15 @@ NAMES = ", ".join(tool.name for tool in TOOLS)
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = workload_parser("vendor_tools", f"Run those of {NAMES} that are there and fit the node.")
     parser.add_argument("--tools", type=_tools, default="auto", help=f"auto, or some of {NAMES}")
-    parser.add_argument("--level", type=int, choices=range(1, 5), default=2, help="of dcgmi diag, RVS and AGFHC")
+    parser.add_argument("--level", type=int, choices=range(1, 5), default=2, help="of tests of dcgmi diag, RVS, AGFHC")
     parser.add_argument("--seconds", type=positive_float, default=300.0, help="for all tools together")
-    parser.add_argument("--required", action="store_true", help="what was asked for and did not run is missing")
-    parser.add_argument("--path", type=_folders, default=[], help="folders with colons between, to look in first")
+    parser.add_argument("--required", action="store_true", help="requested tests must run")
+    parser.add_argument("--path", type=_folders, default=[], help="folders to search first, separated by colons")
     return parser.parse_args(list(arguments))
 
 
 def _tools(text: str) -> list[str]:
-    """Return the requested tools in an option's text; empty for auto: all that fit the node and are available."""
+    """Return the tools that the text of ``--tools`` names; empty for auto: all that fit the node and are available."""
     names = [] if text == "auto" else text.replace(",", " ").split()
     if text != "auto" and (not names or set(names) - {tool.name for tool in TOOLS}):
         raise argparse.ArgumentTypeError(f"want auto or some of {NAMES}, not {text!r}")
@@ -97,9 +97,9 @@ def gpu_count(environ: Mapping[str, str], name: str, root: Path = Path("/")) -> 
 
 
 def main(result: WorkloadResult) -> None:
-    """Run the tools. Raises ``WorkloadFailure`` if a tool names a fault. Tools without an answer are counted in
-    ``vendor_tools_failed_count`` and named in the message, like tests that did not run. ``vendor_tools_answered_count``
-    is left out if evidence is missing: a tool skipped its hardware tests, or a required test did not run."""
+    """Run the vendor tools. Raises ``WorkloadFailure`` if a tool names a fault. ``vendor_tools_failed_count`` includes
+    tools without an answer; the message names them, like tests that did not run. ``vendor_tools_answered_count`` is
+    left out if evidence is missing: a tool skipped its hardware tests, or a required test did not run."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
     options = parse_arguments(sys.argv[1:])
     start = time.monotonic()
@@ -126,7 +126,7 @@ def main(result: WorkloadResult) -> None:
         seconds_left = start + options.seconds - time.monotonic()
         share = seconds_left * tool.weight / sum(later.weight for later in present[index:])
         job = ToolTask(tool.name, search, count, options.level, time.monotonic() + share, folder)
-        result.report(f"{tool.name}: runs, {share:.0f} s are for it")
+        result.report(f"{tool.name} runs, for at most {share:.0f} s")
         answer = tool.run(job) if job.seconds_left() > 0 else ToolAnswer.none("no time was left for it")
         print(f"{tool.name}: {answer.verdict}: {_words(answer)}", flush=True)
         answers[tool.name] = answer

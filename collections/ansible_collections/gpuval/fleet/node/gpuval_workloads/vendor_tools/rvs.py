@@ -32,7 +32,7 @@ _NOT_RUN = ("SKIP", "SKIPPED", "NOT RUN", "NOTRUN", "N/A", "NA")
 @dataclass
 class RvsReport:
     """The parsed output of RVS. ``gpus``: (index, PCI address) by RVS's GPU id; ``actions``: (name, module, result) in
-    the summary; ``verdicts``: (action, GPU id or None, passed, the line)."""
+    the summary; ``verdicts``: (action, GPU id or None, passed, the line); figures by (action, GPU id)."""
 
     actions: list[tuple[str, str, str]] = field(default_factory=list)
     gpus: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def parse(text: str) -> RvsReport:
 
 
 def _gpus(report: RvsReport, above: list[str], row: list[str]) -> list[str]:
-    """Add the GPUs in two rows of the overview: names and ids, and below them indices and addresses."""
+    """Add the GPUs in two rows of RVS's overview: names and ids in ``above``, indices and PCI addresses in ``row``."""
     for name, cell in zip(above, row):
         gpu, where = _NAME_CELL.match(name), _PLACE_CELL.match(cell)
         if gpu and where:
@@ -109,8 +109,8 @@ def _log_line(report: RvsReport, line: str) -> None:
 
 
 def failures_in_json(text: str) -> list[tuple[str, str | None, bool, str]]:
-    """Return the verdicts in the JSON log that are not a pass: by module and action, it has records with ``gpu_id`` and
-    ``pass``. Some versions print a comma after the last action. Without a summary, the JSON never proves a pass."""
+    """Return the verdicts in RVS's JSON log that are not a pass: by module and action, it has records with ``gpu_id``
+    and ``pass``. Some versions print a comma after the last action. The log never proves a pass: it has no summary."""
     failures = []
     documents = json_objects(without_trailing_commas(plain(text)))
     for module in (module for document in documents for module in document.values()):
@@ -161,12 +161,12 @@ def _figures(report: RvsReport, failed: int) -> list[ToolFigure]:
 
 
 def run(job: ToolTask) -> ToolAnswer:
-    """Run the tests of the level that RVS has for this GPU (RVS 1.3 and later)."""
+    """Run the tests that RVS has for this GPU at the task's level (RVS 1.3 and later)."""
     command: list[str | Path] = [job.executable(BINARY), "-r", str(job.level), "-j", job.folder / "rvs.json"]
     ended = job.call(command, job.seconds_left())
     report = parse(ended.output)
     failed_already = {(name, gpu) for name, gpu, passed, _ in report.verdicts if not passed}
-    # older versions choose the file's place themselves
+    # Older versions of RVS choose the path of the file themselves.
     failures = failures_in_json(job.read("rvs.json"))
     report.verdicts += [failure for failure in failures if failure[:2] not in failed_already]
     return settle(ended, judge(report, job.gpus))

@@ -1,1 +1,1 @@
-"""A gang of nodes that work as one: which of them, or which link between them, holds it up."""
+"""Multi-node tests by gangs (nodes that work as one), and the search for the node or link that is at fault."""

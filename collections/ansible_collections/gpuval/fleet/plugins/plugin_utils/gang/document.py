@@ -1,4 +1,4 @@
-"""The gang document, ``results/<inventory>/<run_id>/gangs/gangs.json``: members, rounds and findings of a run's gangs.
+"""The gang document, ``results/<inventory>/<run_id>/gangs/gangs.json``: members of multi-node tests, rounds, findings.
 
 A restarted controller resumes from it, and the verdict reads it.
 """
@@ -28,7 +28,7 @@ ABORTED = "the gangs were aborted"
 
 
 def key_of(run: Mapping[str, Any]) -> str:
-    """The key of the gang document in the store."""
+    """The object key of a run's gang document in the store."""
     return f"{run['folder']}/{FOLDER}/{FILE}"
 
 
@@ -48,7 +48,7 @@ def read(run: RunFolder) -> dict[str, Any] | None:
 
 
 def problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
-    """Mistakes that the schema cannot express: nodes that are not in the run or gang, and nodes that a search left out.
+    """A mistake that the schema cannot express, else empty: nodes outside the run or gang, or left out by a search.
 
     Names of nodes become paths, so names from outside the run must be refused.
     """
@@ -76,12 +76,12 @@ def write(run: RunFolder, document: Mapping[str, Any]) -> None:
 
 
 def round_folder(run: RunFolder, name: str) -> RunFolder:
-    """The folder of a round, which is a run of its own within the run's folder."""
+    """The folder of a gang's round, which is a run of its own within the run's folder."""
     return RunFolder(run.path / FOLDER / name)
 
 
 def stage_of(entry: Mapping[str, Any]) -> str:
-    """The stage of a search, by its entry of a round or its finding."""
+    """The stage of a search, from its entry in ``rounds`` or ``findings`` of the gang document."""
     return str(entry.get("stage", FABRIC))
 
 
@@ -92,11 +92,11 @@ def bad_nodes(document: Mapping[str, Any] | None) -> set[str]:
 
 
 def known_folders(run: RunFolder) -> list[RunFolder]:
-    """Folders of all rounds on disk, even without an entry in the gang document: cleaning needs them all."""
+    """Folders of all rounds of a run's gangs on disk, even without an entry in the gang document: to clean them."""
     return [RunFolder(path) for path in sorted((run.path / FOLDER).glob("*")) if path.is_dir()]
 
 
 def round_folders(run: RunFolder, document: Mapping[str, Any] | None) -> list[RunFolder]:
-    """Folders of all rounds that have started, in order."""
+    """Folders of the rounds in the gang document that have started, in order."""
     folders = (round_folder(run, item["name"]) for item in (document or {}).get("rounds", ()))
     return [folder for folder in folders if folder.run_file.exists()]

@@ -1,4 +1,4 @@
-"""The evidence of a run's gangs for the verdict: stages of each node, from its last round."""
+"""Evidence of multi-node tests for the verdict: records of each node's stages in its last round."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -76,8 +76,8 @@ def take(
     document: Mapping[str, Any] | None,
     at: float | None = None,
 ) -> None:
-    """Add the records of gangs to the evidence, or why they are missing. ``run``: of ``expected``; ``at``: of
-    `take_record`."""
+    """Add the records of multi-node stages to the evidence, or why they are missing. ``run``: from :func:`expected`;
+    ``at``: Unix time of the judgement in seconds."""
     if document is None:
         covered = {(problem["node"], problem["stage"]) for problem in evidence.problems}  # with a better reason
         for name, node in run["nodes"].items():
@@ -129,7 +129,7 @@ def take(
 
 
 def _fabric_records(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict[tuple[str, str], Record]:
-    """Records of the stages that findings of gangs are for, by node and stage; ``document``: the run's gangs.json."""
+    """``{(node, stage): record}`` of the findings of searches; ``document``: the run's gangs.json."""
     findings = (document or {}).get("findings", {}).values()
     return {
         (name, gang_document.stage_of(finding)): rounds.fabric_record(run, name, finding, finding["ended_at"])
@@ -141,8 +141,8 @@ def _fabric_records(run: Mapping[str, Any], document: Mapping[str, Any] | None) 
 
 @dataclass(frozen=True)
 class _CollectedRound:
-    """The files of a round, read once for all members. ``problems``: of its collection, by node; ``at``: of the
-    judgement."""
+    """The files of a round, read once for all members. ``problems``: those of their collection, by node; ``at``: Unix
+    time of the judgement in seconds."""
 
     folder: RunFolder
     run: Mapping[str, Any]
@@ -191,7 +191,7 @@ def _take_earlier(
     repeated: Collection[str],
 ) -> None:
     """Put a node's records of an earlier round before those of the last one, since some failures must not be hidden by
-    a later pass. Each attempt of it is marked ``of_round``, and ``unrelated`` if the later round did not repeat the
+    a later pass. Each earlier attempt is marked ``of_round``, and ``unrelated`` if the later round did not repeat the
     stage (``repeated``): a pass with other members is a different measurement, and a pass after a pass cures nothing.
     Neither mark makes the node flaky."""
     if collected is None:

@@ -10,14 +10,14 @@ from ..records import environment
 from ..records.documents import Record
 from ..records.properties import NVLINK_STAGES
 
-#: The property of a node with its clique.
+#: Name of the property that holds a node's NVLink clique.
 CLIQUE = "nvlink_clique"
 NO_PEER = "no other node of its gang is in its NVLink clique: choose two trays of a rack or more"
 _UUID = re.compile("(?=.*[1-9a-f])[0-9a-f-]{36}")
 
 
 def clique_of(facts: Record | None) -> str:
-    """ClusterUUID and CliqueId of all GPUs of a node; empty if they have none, or several."""
+    """``ClusterUUID.CliqueId`` of all GPUs of a node; empty if its GPUs have none, or several."""
     gpus = environment.objects(facts["environment"], "gpus[]") if facts else []
     known = {(str(gpu.get("fabric_cluster_uuid")), str(gpu.get("fabric_clique"))) for gpu in gpus}
     uuid, number = known.pop() if len(known) == 1 else ("", "")
@@ -25,7 +25,7 @@ def clique_of(facts: Record | None) -> str:
 
 
 def cliques(gangs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Mapping[str, Any]]]:
-    """By name the members of each gang that share a clique, two or more: what a search over NVLink is about."""
+    """``{name: members}`` for each clique with two or more members of a gang, which a search over NVLink compares."""
     named: dict[str, list[Mapping[str, Any]]] = {}
     for gang, members in gangs.items():
         by_clique = values_by_key((member["clique"], member) for member in members if member.get("clique"))
@@ -35,12 +35,12 @@ def cliques(gangs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[
 
 
 def gang_of(name: str) -> str:
-    """The gang of a clique by the clique's name; a gang's name stays."""
+    """The name of the gang in the name of a clique (``GANG.nvlink1``); the name of a gang stays as it is."""
     return name.partition(".")[0]
 
 
 def stages_in(members: Sequence[Mapping[str, Any]], stages: Sequence[str]) -> dict[str, list[str]]:
-    """For each member of a gang the stages that it runs: those over NVLink with others of its clique only."""
+    """``{node: stages}`` that each member of a gang runs: over NVLink only if another member is in its clique."""
     paired = {member["node"] for group in cliques({"": members}).values() for member in group}
     return {
         member["node"]: [stage for stage in stages if stage not in NVLINK_STAGES or member["node"] in paired]

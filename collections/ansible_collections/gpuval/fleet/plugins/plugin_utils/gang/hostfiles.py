@@ -1,5 +1,5 @@
-"""Hostfiles: stale ones of earlier gangs, by path and digest in `results/.hostfiles.json`, are removed so that no job
-starts with them; other files, and changed ones, are never touched."""
+"""Hostfiles of gangs for MPI jobs. Those of earlier gangs, listed by path and digest in `results/.hostfiles.json`, are
+removed so that no job starts with them. Other files, and changed ones, stay."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ MODE = 0o644
 
 
 def path_of(target: Path, gang: str, gangs: int) -> Path:
-    """The path of a gang's hostfile: ``target``, with the gang's name appended if there are several gangs."""
+    """The path of a gang's hostfile: ``target``, with the gang's name appended if the number of ``gangs`` is not 1."""
     return target if gangs == 1 else target.with_name(f"{target.name}.{gang}")
 
 

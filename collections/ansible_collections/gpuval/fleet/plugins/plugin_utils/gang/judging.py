@@ -1,4 +1,4 @@
-"""What a run is judged from, as one value, and the report on it."""
+"""All inputs of a judgement of a run as one value, and the report from them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -33,10 +33,10 @@ class JudgementFacts:
 
     verdict_before: the last verdict on the run (gpuval.verdict/1); records that changed since do not count, nor do new
     ones if the run ``is_frozen``. settled: see `is_settled`. cleaned: a clean ended the run. resume: the command that
-    resumes an unfinished run without controller; is_attended: its controller judges it, and goes on. standings: where
-    nodes lay before. faults: those of earlier runs, each with its ``runs``; lacked_gpus, earlier_gpus: as in
-    ``verdict.judge`` and `RunEvidence`. remedies: by text, with commands as they were where it judged. given: criteria
-    and baseline that the run's folder does not keep.
+    resumes an unfinished run without controller; is_attended: its controller judges it, and goes on. standings: how
+    nodes compared with their peers before. faults: those of earlier runs, each with its ``runs``; lacked_gpus,
+    earlier_gpus: as in ``verdict.judge`` and `RunEvidence`. remedies: ``{text: remedy}`` with the commands of this
+    controller. given: criteria and baseline that the run's folder does not keep.
     """
 
     judged_at: str
@@ -56,12 +56,12 @@ class JudgementFacts:
 
     @property
     def judged_seconds(self) -> float:
-        """When it judged, in seconds since the epoch."""
+        """Unix time of the judgement in seconds."""
         return datetime.fromisoformat(self.judged_at).timestamp()
 
     @property
     def earlier(self) -> actions.Earlier:
-        """The earlier runs by class and machine or GPU, as actions look them up."""
+        """``{(failure class, machine or GPU): runs}`` of the faults of earlier runs, as actions look them up."""
         return {(fault["class"], fault["of"]): fault["runs"] for fault in self.faults}
 
     def document(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def present_facts(
 ) -> JudgementFacts:
     """The facts of a judgement that is made now: the only place that asks the clock, the environment and other runs.
     ``earlier``, ``declared``: faults in earlier runs and what these declared, as in ``actions.lacked_gpus``; ``more``:
-    further fields. `read_inputs` looks up ``earlier_gpus``, where the evidence shows whose matter."""
+    further fields. `read_inputs` adds ``earlier_gpus``, once the evidence shows which nodes' GPUs matter."""
     is_unfinished = run["finished_at"] is None and folder.run_file.exists()
     return JudgementFacts(
         judged_at=run_folder.now(),
@@ -148,8 +148,8 @@ def read_inputs(
     results: Path | None = None,
 ) -> JudgementInputs:
     """Read the run's files. ``gangs``: its gang document, None without gangs. Without ``with_gangs`` nodes are judged
-    by their own stages only. ``facts``: None for those of now; ``results``: the folder of earlier runs, None if the
-    facts have their GPUs."""
+    by their own stages only. ``facts``: None for those of now; ``results``: the folder of earlier runs, None if
+    ``facts`` has the GPUs of these."""
     if facts is None:
         facts, results = present_facts(folder, run), folder.results
     evidence = read_evidence(folder, run, at=facts.judged_seconds, settled=facts.settled)
@@ -169,8 +169,8 @@ def read_inputs(
 def report_on(
     inputs: JudgementInputs, history: PeerHistory | None = None, *, for_report: bool = True
 ) -> dict[str, Any]:
-    """The report (gpuval.report/1) without actions and summary. Pure, but that groups of nodes are added to
-    ``history``, which holds the standings of the facts. ``for_report``: as in ``verdict.judge``."""
+    """The report (gpuval.report/1) without actions and summary. It only changes ``history``, which gets groups of nodes
+    and by default starts with the facts' standings. ``for_report``: as in ``verdict.judge``."""
     facts, evidence = inputs.facts, inputs.evidence
     earlier = {**actions.found_earlier(facts.earlier), "lacked_gpus": facts.lacked_gpus}
     report = verdict.judge(
@@ -190,8 +190,8 @@ def report_on(
 def _keep_judged(
     evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], judged: Mapping[str, Any], *, frozen: bool
 ) -> None:
-    """Remove from the evidence what changed since the verdict: a node's signed URLs may outlive its run. In a run that
-    is validated again, not ``frozen``, nodes may complete theirs; one launched again has new records."""
+    """Remove records from the evidence that changed since the verdict ``judged``: signed URLs may outlive a run. In a
+    run that is validated again (not ``frozen``), nodes may add records, and a node launched again has new ones."""
     for name in run["nodes"]:
         if not frozen and str(folder.read_launch(name).get("at", "")) > judged["judged_at"]:
             continue

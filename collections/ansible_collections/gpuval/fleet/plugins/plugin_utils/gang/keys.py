@@ -1,5 +1,5 @@
-"""Secrets of one round, sent with the launch: a token for the members' control channel, and a pair of SSH keys. They
-are readable by the controller's user alone, and never enter the store."""
+"""Secrets of one round of a multi-node test, sent with its launch: a token for the control channel, and a pair of SSH
+keys. Only the controller's user can read them, and they never enter the store."""
 
 import secrets
 
@@ -10,7 +10,6 @@ from ..ssh.run_keys import make_pair
 from . import document
 
 TOKEN_BYTES = 32
-#: The file of the keys in a round's `.state` folder.
 FILE = "gang_keys.json"
 
 
@@ -41,7 +40,7 @@ def files_for(folder: RunFolder, node: str) -> dict[str, str]:
 
 
 def forget(folder: RunFolder) -> None:
-    """Delete the round's keys, which are useless after it."""
+    """Delete the keys of a round that has ended."""
     (folder.state / FILE).unlink(missing_ok=True)
 
 

@@ -1,5 +1,5 @@
-"""Networks between nodes, as data: the environment of the workloads, and the names in NCCL's log. With ``auto`` nothing
-is set, and sockets are only accepted on nodes without any RDMA port, active or not."""
+"""Networks between nodes, as data: variables for workloads, and names in NCCL's log. With ``auto`` no variable is set,
+and sockets are only accepted on nodes without any RDMA port, active or not."""
 
 import functools
 from pathlib import Path
@@ -12,8 +12,8 @@ from ..core.paths import COLLECTION
 from ..judge import sku_catalogue
 
 AUTO = "auto"
-#: Vendors whose variables are set if the inventory declares none: NCCL and RCCL read the same names, and no other
-#: library reads these.
+#: GPU vendors whose variables are set if the inventory declares no vendor: NCCL and RCCL read the same names, and no
+#: other library reads these.
 USUAL_VENDORS = ("nvidia", "amd")
 
 
@@ -52,7 +52,7 @@ def environment(name: str, sku: str = AUTO) -> dict[str, str]:
 
 
 def names(name: str) -> list[str]:
-    """The network's names in NCCL's log; none for the network auto. Raises GangNetworkError."""
+    """The names of a network in NCCL's log; none for the network auto. Raises GangNetworkError."""
     return _network_part(name, "names")
 
 

@@ -1,5 +1,5 @@
-"""Run gangs: form them, run their rounds, and search for the bad node or link of a gang that failed. Every step is
-recorded before it is made, so that a restarted controller resumes there."""
+"""Runs multi-node tests: forms gangs, runs their rounds, and searches for the bad node or link of a gang that failed.
+Each step is recorded before it begins, so that a restarted controller resumes there."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,7 +29,7 @@ from .search.topology import Topology
 SAME_VERSIONS = ("driver", "runtime", "vbios", "nic_firmware")
 CPU, AUTO = "cpu", "auto"
 MAX_REASON = 300
-#: In the reason of a gang without DeepSpeed in its image or environment: a search by pairs would not find this.
+#: Part of the reason why a gang failed whose image lacks DeepSpeed: a search by pairs would not find that cause.
 NO_DEEPSPEED = "DeepSpeed cannot be imported"
 #: The reason for the search of a gang without a failure.
 REQUESTED = "requested"
@@ -37,7 +37,7 @@ REQUESTED = "requested"
 
 @dataclass(frozen=True)
 class GangSettings:
-    """How gangs are formed, and the time limits of rounds and searches in seconds. Size 0: all nodes that are alike."""
+    """How gangs are formed, and time limits of their rounds and searches. ``size`` 0: all nodes that are alike."""
 
     size: int = 0
     group_by: Sequence[str] = ("sku",)
@@ -52,7 +52,7 @@ class GangSettings:
     #: Bus bandwidth of two good nodes, over the network and over NVLink; 0 is unknown.
     expected_bytes_per_second: float = 0.0
     nvlink_expected_bytes_per_second: float = 0.0
-    #: Time for the stages over NVLink in a round, beyond ``round_seconds``.
+    #: Seconds for the stages over NVLink in a round, beyond ``round_seconds``.
     nvlink_seconds: float = 0.0
 
 
@@ -66,10 +66,10 @@ class GangNode:
 
 @dataclass
 class GangContext:
-    """What gangs need from their caller. `run_round` runs a round on its nodes and waits for its end. `judge` returns
+    """Functions of the caller of `Gangs`. `run_round` runs a round on its nodes and waits for its end. `judge` returns
     the report on the evidence so far, with gangs if it gets a gang document. `publish` puts the document into the
-    store. `display` prints a line for the user. `address` is a member's address in a round. `repeatable`: names of
-    checks whose figures may be measured again."""
+    store. `display` prints a line for the user. `address` returns a member's address in a round. `repeatable`: names
+    of checks whose figures may be measured again."""
 
     run_round: Callable[[RunFolder], object]
     judge: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
@@ -80,11 +80,13 @@ class GangContext:
 
 
 class Gangs:
+    """The gangs of a run. ``document``: its gang document, None until gangs are formed."""
+
     def __init__(self, folder: RunFolder, settings: GangSettings, context: GangContext) -> None:
         self.folder, self.settings, self.context = folder, settings, context
         self.run = folder.read_run()
-        self.document: Any = gang_document.read(folder)  # None until gangs are formed
-        #: For each round of a search, the measured size in bytes of each group.
+        self.document: Any = gang_document.read(folder)
+        #: ``{round of a search: {group: message size in bytes}}``.
         self._sizes: dict[str, dict[str, float | None]] = {}
 
     @property
@@ -155,8 +157,8 @@ class Gangs:
         self._write()
 
     def _unsound(self, every: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-        """The gangs, and their cliques, to search, with the reason; those with a search that has started in any
-        case."""
+        """``{gang or clique: reason}`` of those to search, always with those whose search has started. ``every``:
+        members by gang."""
         named = ((gang_document.FABRIC, every), (gang_document.FABRIC_NVLINK, self._cliques))
         requested = {name: REQUESTED for stage, members in named if stage in self.stages for name in members}
         if len(requested) == len(every) + len(self._cliques):
@@ -294,7 +296,7 @@ class Gangs:
         self._write()
 
     def _usual_size(self, gang: str) -> float | None:
-        """The size in bytes at which most groups of a gang's search were measured so far."""
+        """The message size in bytes at which most groups of a gang's search were measured so far; None if unknown."""
         for item in self.document["rounds"]:
             if item["kind"] == gang_document.SEARCH and item["ended_at"] and item["name"] not in self._sizes:
                 below = gang_document.round_folder(self.folder, item["name"])
@@ -328,7 +330,7 @@ class Gangs:
         number: int = 1,
         repeats: Mapping[str, Sequence[str]] | None = None,
     ) -> dict[str, Mapping[str, Any]]:
-        """Run a round unless it is complete; return the records of its last stage by node."""
+        """Run a round of at most ``seconds`` unless it is complete; return ``{node: record}`` of its last stage."""
         by_node = {node: own for members in gangs.values() for node, own in fabrics.stages_in(members, stages).items()}
         gangs = {gang: [member for member in members if by_node[member["node"]]] for gang, members in gangs.items()}
         gangs = {gang: members for gang, members in gangs.items() if members}
@@ -385,7 +387,7 @@ class Gangs:
 
 
 def candidate(node: Mapping[str, Any], placed: GangNode, properties: Mapping[str, str]) -> Candidate:
-    """The node as a candidate for a gang, from the report on its own stages."""
+    """A node as a candidate for a gang, from the report on its own stages. ``properties``: its versions."""
     is_cpu = node["accelerator"] == CPU
     counted = (item["value"] for item in node["metrics"].get("facts", ()) if item["name"] == "gpu_count")
     gpus = len(node["identity"].get("gpus", ())) or int(next(counted, 0) or 0)
@@ -408,7 +410,7 @@ def candidate(node: Mapping[str, Any], placed: GangNode, properties: Mapping[str
 
 
 def member_of(node: Candidate, vendor: str) -> dict[str, Any]:
-    """The node's entry as a member in the gang document, with the labels by which jobs order their nodes."""
+    """A node's entry as a member in the gang document, with the labels by which jobs order their nodes."""
     labels = {name: node.labels[name] for name in ("rack", "physical_host") if node.labels.get(name)}
     member = {"node": node.node, "address": node.address, "slots": node.slots, "vendor": vendor}
     clique = {} if node.clique is None else {"clique": node.clique}
@@ -416,7 +418,7 @@ def member_of(node: Candidate, vendor: str) -> dict[str, Any]:
 
 
 def has_accelerator(node: Mapping[str, Any]) -> bool:
-    """Whether the node has working accelerators, or is a CPU node that needs none."""
+    """Whether a node, by its report, has working accelerators, or is a CPU node that needs none."""
     return any(check["name"] == "accelerator" and check["verdict"] == "pass" for check in node["checks"])
 
 
@@ -427,7 +429,7 @@ def is_open(check: Mapping[str, Any], stages: Sequence[str], verdicts: Sequence[
 def is_final(
     check: Mapping[str, Any], node: Mapping[str, Any], stages: Sequence[str], repeatable: Collection[str]
 ) -> bool:
-    """Whether a figure failed in a check that must not be measured again; a missing figure may be."""
+    """Whether a check failed by a figure that must not be measured again; a missing figure may be measured."""
     if not is_open(check, stages) or check["metric"] is None or check["name"] in repeatable:
         return False
     return any(item["name"] == check["metric"] for item in node["metrics"].get(check["stage"], ()))

@@ -1,4 +1,4 @@
-"""What users read of gangs: sentences on findings, the report's part, lines in FINAL ACCEPTANCE; bounded, pure."""
+"""Texts on gangs for users, of bounded size: a search's findings, the report's section, lines in FINAL ACCEPTANCE."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -62,7 +62,7 @@ def _finding_section(finding: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def console_lines(section: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[str]:
-    """Lines for the console. ``section``: the report's on gangs; ``verdicts``: by node, as a FAIL has its own line."""
+    """Lines on gangs for the console, from the report's section. ``verdicts``: by node, as a FAIL has its own line."""
     texts = []
     if not section["formed"]:
         texts.append("Gangs: none was formed")
@@ -85,7 +85,7 @@ def console_lines(section: Mapping[str, Any], verdicts: Mapping[str, str]) -> li
 
 
 def grouped(reasons: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
-    """(reason, nodes) for each reason, the most common first."""
+    """Pairs (reason, nodes with it) from ``{node: reason}``, the most common reason first."""
     groups = values_by_key((reason, node) for node, reason in reasons.items())
     return sorted(groups.items(), key=lambda group: -len(group[1]))
 

@@ -1,4 +1,4 @@
-"""Rounds of gangs: their run.json and ids, and the meaning of their records for the search."""
+"""Rounds of multi-node tests: their run.json and ids, and what their records mean to the search for a bad node."""
 
 import hashlib
 import re
@@ -18,20 +18,20 @@ from .forming import LEAST
 from .search.pair_noise import GroupResult
 
 MAX_RUN_ID = 63
-#: Limits of a search's sentences in a record.
+#: Limits of a search's sentences in a node's record: lines, characters of a line and of all, names.
 MAX_LINES, MAX_LINE, MAX_SHOWN, MAX_NAMES = 4, 200, 1000, 3
-#: Limits of the problems from a node's host checks.
+#: Limits of the problems that a node's host checks found: their number, and characters of each.
 MAX_PROBLEMS, MAX_PROBLEM = 3, 200
 #: Least number of nodes that can be compared by speed.
 COMPARED = 3
-#: Limit of one node's faults, by name and scope.
+#: Maximum number of fault figures in a node's record of a search.
 MAX_FIGURES = 1024
 #: Figures by which groups of a search are compared, over the network and over NVLink.
 BUS, LATENCY = "gang_all_reduce_bus_bytes_per_second", "gang_all_reduce_latency_seconds"
 NVLINK_BUS, NVLINK_LATENCY = "gang_nvlink_all_reduce_bus_bytes_per_second", "gang_nvlink_all_reduce_latency_seconds"
 ERRORS = "gang_collective_error_count"
 OTHER_NETWORK = "gang_network_unexpected_count"
-#: Metric for the size in bytes of the measurements: as much as the free memory of a group's fullest device holds.
+#: Metric with the message size of a group's measurements in bytes, which its device with the least memory limits.
 LARGEST = "gang_collective_largest_bytes"
 #: Matches messages about device memory or a port that another process occupies, not about a killed process.
 OCCUPIED = re.compile(
@@ -78,8 +78,8 @@ def round_run(
     created_at: str,
     address: Callable[[str, Mapping[str, Any]], str] = lambda _run_id, member: member["address"],
 ) -> dict[str, Any]:
-    """The run.json (``gpuval.run/1``) of a round. ``gangs``: by name the members with node, address, slots, vendor.
-    ``address``: gives a member's address from the round's id, if members get theirs only with the round."""
+    """The run.json (``gpuval.run/1``) of a round of at most ``seconds``. ``gangs``: ``{name: members}``, each with
+    node, address, slots, vendor. ``address``: returns a member's address, which may depend on the round's run id."""
     run_id = run_id_of(run["run_id"], name)
     nodes: dict[str, Any] = {}
     listed: dict[str, Any] = {}
@@ -115,8 +115,8 @@ def round_run(
 
 
 def name_of(kind: str, number: int, gangs: Sequence[str]) -> str:
-    """The name of a round: of its only gang, else of its kind, with the number of a search's round. Names must be
-    unique: a gang named like a round of a search does not give its name to a round."""
+    """The name of a round: that of its only gang, else its kind; a search's has a ``number``. Names must be unique: a
+    gang named like a round of a search does not give its name to a round."""
     if kind == SEARCH:
         return f"{SEARCH}-{number:02}"
     base = gangs[0] if len(gangs) == 1 and not re.fullmatch(rf"{SEARCH}-\d+", gangs[0]) else GANGS
@@ -124,13 +124,13 @@ def name_of(kind: str, number: int, gangs: Sequence[str]) -> str:
 
 
 def size_of(members: Sequence[str], records: Mapping[str, Mapping[str, Any] | None]) -> float | None:
-    """The size in bytes of a group's figures; None if no member reports it."""
+    """The message size in bytes at which a group was measured; None if no member reports it. ``records``: by node."""
     sizes = (figure(record, LARGEST) for node in members if (record := records.get(node)) is not None)
     return min((size for size in sizes if size), default=None)
 
 
 def usual_size(sizes: Iterable[float | None]) -> float | None:
-    """The most frequent size, the larger of two that are equally frequent; None if none is known."""
+    """The most frequent message size in bytes, the larger of two that are equally frequent; None if none is known."""
     counted = Counter(size for size in sizes if size)
     return max(counted, key=lambda size: (counted[size], size), default=None)
 
@@ -138,9 +138,9 @@ def usual_size(sizes: Iterable[float | None]) -> float | None:
 def result_of(
     members: Sequence[str], records: Mapping[str, Mapping[str, Any] | None], usual_bytes: float | None = None
 ) -> GroupResult:
-    """The result of one group of a search, from its members' records of the stage; None or no record is no answer. Nor
-    is work that did not start (an occupied port, other software, occupied device memory, a late launch), which shows
-    nothing about the hardware, or a figure at another size than most groups' (``usual_bytes``)."""
+    """The result of one group of a search, from its members' ``{node: record}``. It is ``missing`` if a record is, if
+    the work did not start (an occupied port, other software, occupied device memory, a late launch), which shows
+    nothing about the hardware, or if the message size is not that of most groups (``usual_bytes``)."""
     by_node = {node: records.get(node) for node in members}
     if any(record is None or record["state"] in NOTHING_RAN for record in by_node.values()):
         silent = [node for node, record in by_node.items() if record is None or record["finished_at"] is None]
@@ -168,7 +168,7 @@ def result_of(
             bus_bytes_per_second=min((bus for bus in buses if bus), default=None),
             latency_seconds=max((wait for wait in waits if wait), default=None),
         )
-    # Did no member report that all members joined with the same software, and that the ranks started?
+    # Members that failed before all members had joined with the same software and the ranks had started.
     absent = [
         node
         for node, record in reported.items()
@@ -188,7 +188,7 @@ def lost(record: Mapping[str, Any]) -> bool:
 
 
 def _part_of(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A mapping within the record's environment, empty if the node wrote something else."""
+    """The mapping ``name`` in a record's environment; empty if the node wrote something else."""
     part = record["environment"].get(name)
     return part if isinstance(part, Mapping) else {}
 
@@ -230,7 +230,7 @@ def members_to_rerun(
 
 
 def of_all(finding: Mapping[str, Any]) -> list[str]:
-    """Findings about no single node or link: racks, switches, the whole gang, an incomplete search; shortened."""
+    """Lines on a search's findings about no single node or link: racks, switches, the whole gang, an early stop."""
     lines = []
     for state in ("bad", "suspect"):
         for boundary in finding[f"{state}_boundaries"]:
@@ -270,7 +270,7 @@ def sentence(node: str, finding: Mapping[str, Any]) -> str:
 
 
 def fabric_record(run: Mapping[str, Any], node: str, finding: Mapping[str, Any], at: str) -> Record:
-    """The record (``gpuval.record/1``) of a search's findings on one node, from the controller. ``at``: its time."""
+    """The record (``gpuval.record/1``) of a search's findings on a node, from the controller at the time ``at``."""
     state, stage = finding["nodes"].get(node, UNTESTED), stage_of(finding)
     bad_links = [link for link in finding["bad_links"] if node in link]
     suspect_links = [link for link in finding["suspect_links"] if node in link]
@@ -354,7 +354,6 @@ def problems_of(record: Mapping[str, Any]) -> list[str]:
     return [one_line(text, MAX_PROBLEM) for text in found[:MAX_PROBLEMS]]
 
 
-#: Matches names of rounds (``forming``, ``rounds.name_of``).
 ROUND_NAME = re.compile(r"[a-z0-9-]+")
 
 

@@ -1,4 +1,4 @@
-"""What actions on gangs share: their settings, the nodes of the inventory, the context, aborting."""
+"""Functions that Ansible actions on gangs share: settings, nodes of the inventory, judging, publishing, aborting."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -81,8 +81,8 @@ def abort(folder: RunFolder, message: str) -> str:
 
 
 def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[str, Any]) -> dict[str, GangNode]:
-    """For each node the address that other members use, and its processes if it has no GPUs. Of nodes that are not
-    among the play's ``hosts``, and left the inventory, Ansible has no hostvars: they are omitted. Raises RunError."""
+    """For each node the address that other members use, and its processes if it has no GPUs. Nodes that are not among
+    the play's ``hosts`` are omitted: those that left the inventory have no hostvars. Raises RunError."""
     members, host_names = {}, set(hosts)
     for name in filter(host_names.__contains__, nodes):
         values = hostvars[name]
@@ -100,7 +100,7 @@ def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[s
 
 
 def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """For each node its versions from the facts, and the missing packages for multi-node stages, by component."""
+    """``{node: {component: version}}`` by the facts, also with packages that multi-node stages need and lack."""
     versions = {}
     by_node = judging.read_evidence(folder, run).records
     for name in run["nodes"]:

@@ -1,4 +1,4 @@
-"""The host checks of a member: before the gang joins, when all have joined, and when the work is over."""
+"""Host checks of one node of a gang: before the nodes join, when all have joined, and when the work is over."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class HostChecks:
         self._has_begun = False
 
     def begin(self, stack: ExitStack) -> dict[str, Any]:
-        """Check this host, and listen for other members until ``stack`` is closed. Return the listener's port and the
-        fingerprints of what is to be the same on all hosts."""
+        """Check this host, and listen for other members until ``stack`` is closed. Return the listener's ``port``, and
+        fingerprints that should be the ``same`` on all hosts."""
         self._has_begun = True
         with self._part("begin"):
             self._local = local.look(self._gang, self._tree, LOOK_SECONDS)
@@ -44,7 +44,7 @@ class HostChecks:
         return {"port": self._mesh.port, "same": fingerprints}
 
     def ask(self, brought: Sequence[Any]) -> None:
-        """Measure the paths to the other members, and print problems; ``brought``: all members' data from ``begin``."""
+        """Measure the paths to the other members, and print problems; ``brought``: what ``begin`` returned on each."""
         with self._part("ask"):
             described = [report if isinstance(report, Mapping) else {} for report in brought]
             self._fingerprints = [_texts(report.get("same")) for report in described]
@@ -87,7 +87,7 @@ class HostChecks:
         return message
 
     def add_to(self, result: WorkloadResult) -> None:
-        """Add figures, fingerprints and problems to a result, and the worst problems to a failure's message."""
+        """Add the checks' figures, fingerprints and problems to a result; a failure's message gets the worst ones."""
         if not self._has_begun:
             return
         with self._part("add"):
@@ -119,7 +119,7 @@ class HostChecks:
 
     @contextmanager
     def _part(self, name: str):
-        """Return a context for one check: an error in it is noted for the result and stops nothing."""
+        """Context for one host check: an error in it is noted for the result and ends nothing."""
         begun = time.monotonic()
         try:
             yield
@@ -131,7 +131,7 @@ class HostChecks:
 
 
 def _texts(value: Any) -> dict[str, str]:
-    """Return the texts in another member's data, in bounded size."""
+    """Return the known fingerprints in another member's data, with bounded length."""
     texts = value if isinstance(value, Mapping) else {}
     return {
         name: t[: local.MOST_TEXT]

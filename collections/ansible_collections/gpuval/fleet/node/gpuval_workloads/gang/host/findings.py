@@ -1,4 +1,4 @@
-"""The findings of the host checks: sentences for the operator, figures, and entries of the record."""
+"""Findings of a gang's host checks: sentences for the operator, figures, and entries of the record."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from . import mesh, rdma
 from .local import Local
 
 CLOCK_SECONDS = 1.0
-#: Fingerprints that are compared between members, the most explaining first.
+#: Names of fingerprints that are compared between members, in the order in which differences are reported.
 ALIKE = ("rdma_ports", "gang_mtu", "rdma_gids", "gang_nic_pcie", "rdma_firmware")
 MOST_NAMES, MOST_IN_A_SENTENCE, MOST_LETTERS = 4, 3, 240
 
 
 def of_ports(local: Local) -> list[str]:
-    """Return problems of RDMA ports: ports with a link that are not active, or no active port."""
+    """Return problems of this host's RDMA ports: a link without an active port, no active port, no RoCE v2 address."""
     if not local.ports:
         return []
     waiting = [p for p in local.ports if p.physical_state == nics.LINK_UP and p.state in ("INIT", "ARMED")]
@@ -41,7 +41,7 @@ def of_ports(local: Local) -> list[str]:
 
 
 def of_access(local: Local, expects_rdma: bool) -> list[str]:
-    """Return what prevents the ranks' access to RDMA devices; missing devices count if RDMA is expected."""
+    """Return what keeps ranks on this host from RDMA devices; a missing device counts if the gang expects RDMA."""
     if not local.devices:
         if expects_rdma and "rdma" in local.looked:
             return ["no RDMA device is seen here: see whether its driver is loaded, and whether a container has it"]
@@ -73,7 +73,7 @@ def of_acs(local: Local) -> list[str]:
 
 
 def of_members(gang: Gang, fingerprints: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return fingerprints that differ between members; if most agree, with the names of the others."""
+    """Return sentences on fingerprints that differ between members, from the ``{fingerprint: text}`` of each member."""
     differences: list[str] = []
     silent: dict[str, list[str]] = {}
     names_reported = {name for values_of_node in fingerprints for name in values_of_node}
@@ -98,7 +98,7 @@ def of_members(gang: Gang, fingerprints: Sequence[Mapping[str, str]]) -> list[st
 
 
 def of_peers(gang: Gang, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
-    """Return the members that this host does not reach, with the obstacles."""
+    """Return sentences on the members that this host cannot connect to. ``answers``: measurements by member index."""
     timely = {index: answer for index, answer in answers.items() if answer.state != mesh.LATE}
     lost = {index: answer.state for index, answer in timely.items() if answer.state != mesh.OK}
     closed = {index: answer.ssh for index, answer in timely.items() if answer.ssh not in (None, mesh.OK)}
@@ -129,7 +129,7 @@ def of_paths(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -
 
 
 def of_routes(gang: Gang, local: Local) -> list[str]:
-    """Return members behind a gateway if others are not, and members that see this host at another address."""
+    """Return sentences on members behind a gateway if others are not, and on other source addresses of this host."""
     odd = []
     behind = [node for node, route in local.ways.items() if route.gateway]
     if 0 < len(behind) < len(local.ways):
@@ -157,7 +157,7 @@ def of_clock(gang: Gang, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
 
 
 def of_counters(moved: Mapping[str, rdma.Moved]) -> list[str]:
-    """Return link errors and retransmissions of RDMA ports during the work."""
+    """Return sentences on link errors and retransmissions of RDMA ports during the work. ``moved``: changes by port."""
     errors = {port: change.words(tuple(rdma.LINK_ERRORS)) for port, change in moved.items()}
     retransmissions = {port: change.words(rdma.RETRANSMISSIONS) for port, change in moved.items()}
     problems = []
@@ -195,12 +195,12 @@ def _names(texts) -> str:
     return ", ".join(texts[:MOST_NAMES]) + (f" and {len(texts) - MOST_NAMES} more" if len(texts) > MOST_NAMES else "")
 
 
-#: Maximum numbers of peers and devices to show; beyond, only peers with problems are shown.
+#: Maximum numbers of peers and devices in a record; of more peers, only those with problems are listed.
 MOST_PEERS, MOST_DEVICES = 32, 64
 
 
 def add_own(result: WorkloadResult, local: Local, moved: Mapping[str, rdma.Moved]) -> None:
-    """Add the figures of this host alone to a result."""
+    """Add figures of this host's RDMA ports and PCIe links to a result. ``moved``: counters' changes by port."""
     add = result.add_metric
     if "rdma" in local.looked:
         active = [port for port in local.ports if port.is_active]
@@ -231,7 +231,7 @@ def add_own(result: WorkloadResult, local: Local, moved: Mapping[str, rdma.Moved
 
 
 def add_others(result: WorkloadResult, gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> None:
-    """Add the figures of this host's paths to the other members to a result."""
+    """Add figures of this host's paths to other members to a result. ``answers``: measurements by member index."""
     add = result.add_metric
     timely = {index: answer for index, answer in answers.items() if answer.state != mesh.LATE}
     reached = {index: answer for index, answer in timely.items() if answer.state == mesh.OK}
@@ -255,12 +255,12 @@ def add_others(result: WorkloadResult, gang: Gang, local: Local, answers: Mappin
 
 
 def by_other_interface(local: Local) -> list[str]:
-    """Return the members to which this host sends by another interface than to most."""
+    """Return the names of members to which this host sends by another interface than to most members."""
     return [name for name, route in local.ways.items() if route.interface not in (None, local.interface)]
 
 
 def narrow(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> dict[str, tuple[int, int]]:
-    """Return the members that packets of the interface's MTU do not reach: path MTU and interface's MTU, by node."""
+    """Return ``{node: (path MTU, interface's MTU)}`` in bytes for members that packets of the latter do not reach."""
     odd = {}
     for index, answer in answers.items():
         node = gang.members[index].node
@@ -272,8 +272,8 @@ def narrow(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> 
 
 
 def clock_skew(answers: Mapping[int, mesh.PeerAnswer]) -> tuple[float, float] | None:
-    """Return by how many seconds this host's clock is ahead of the members' median, and the uncertainty. Of three or
-    more members this finds the one whose clock is off; of two it cannot be decided."""
+    """Return by how many seconds this host's clock is ahead of the members' median, and the uncertainty in seconds.
+    With three or more members this finds the wrong clock; with two, either may be wrong."""
     timed = [
         (answer.clock_offset_seconds, answer.clock_error_seconds)
         for answer in answers.values()
@@ -287,7 +287,7 @@ def clock_skew(answers: Mapping[int, mesh.PeerAnswer]) -> tuple[float, float] | 
 
 
 def described(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> dict[str, Any]:
-    """Return this host's devices and peers for the record."""
+    """Return this host's RDMA devices, NICs and paths to peers for the stage's record."""
     odd = [index for index, answer in answers.items() if answer.state != mesh.OK or answer.ssh not in (None, mesh.OK)]
     indices = list(range(len(gang.members))) if len(gang.members) <= MOST_PEERS else odd[:MOST_PEERS]
     bridges = len(local.acs.unknown) if local.acs else 0

@@ -1,4 +1,4 @@
-"""Reads the state of this host: before the other members are queried, and again after the work."""
+"""Reads routes, RDMA devices and PCIe links of this host before multi-node work, and error counters again after it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from . import pcie, rdma
 
 MOST_TEXT = 200
 
-#: Probes by name; each returns fields of :class:`Local`.
+#: ``{probe name: function}``; a function returns values for fields of :class:`Local`.
 Steps = Mapping[str, Callable[[], Mapping[str, Any]]]
 
 
 @dataclass
 class Local:
-    """The state of this host. ``looked`` names the probes that succeeded; ``unknown`` says why others did not."""
+    """The state of this host. ``looked``: probes that succeeded; ``unknown``: the reason for each other probe.
+    ``ways``: routes to other members by node; ``links``: PCIe links by NIC; ``counters``: by port and counter."""
 
     looked: set[str] = field(default_factory=set)
     ways: dict[str, KernelRoute] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class Local:
 
 
 def look(gang: Gang, tree: Tree, seconds: float) -> Local:
-    """Return the state of this host, as far as found within ``seconds``, even if a driver or name server hangs."""
+    """Return the state of this host, as far as read within ``seconds``, even if a driver or name server hangs."""
     local, over = Local(), threading.Event()
     routes: Steps = {"routes": lambda: {"ways": ways(gang, tree)}}
     devices: Steps = {
@@ -107,7 +108,7 @@ def _do(steps: Steps, local: Local, over: threading.Event) -> None:
 
 
 def counters_again(local: Local, tree: Tree, seconds: float) -> dict[str, rdma.Moved]:
-    """Return the changes of the counters since `look`; empty if the driver does not answer within ``seconds``."""
+    """Return the changes of RDMA counters since :func:`look`, by port; empty if the driver hangs for ``seconds``."""
     now = in_parallel({"counters": partial(rdma.counters, tree, local.ports)}, seconds).get("counters")
     if now is None:
         local.unknown["counters"] = f"this host did not report them again within {seconds:g} s"
@@ -116,7 +117,7 @@ def counters_again(local: Local, tree: Tree, seconds: float) -> dict[str, rdma.M
 
 
 def ways(gang: Gang, tree: Tree) -> dict[str, KernelRoute]:
-    """Return this host's routes to the other members, by node, with the MTU of interface and route."""
+    """Return ``{node: route}`` from this host to the other members, with the smaller MTU of interface and route."""
     return {m.node: _way(m.address, tree) for i, m in enumerate(gang.members) if i != gang.index}
 
 

@@ -1,6 +1,6 @@
-"""Measures between each two members: reachability, round trip, clock offset, packet size, without privileges.
+"""Measures between each two nodes of a gang: reachability, round trip, clock offset, packet size, without privileges.
 
-A member listens at a TCP and UDP port that the kernel chooses, as gloo and NCCL do: this reveals a firewall that passes
+A node listens at a TCP and UDP port that the kernel chooses, as gloo and NCCL do: this reveals a firewall that passes
 only known ports.
 """
 
@@ -34,7 +34,8 @@ OK, LATE, STRANGER = "ok", "not asked in time", "something else answers there"
 
 @dataclass(frozen=True)
 class MeshPeer:
-    """Another member: its index in the gang, its address and port, and the size of packets to it in bytes."""
+    """Another member of the gang: its index there, its address and port, its SSH server's port (None: not checked), and
+    the largest packet to try in bytes (None: not measured)."""
 
     index: int
     address: str
@@ -45,7 +46,7 @@ class MeshPeer:
 
 @dataclass
 class PeerAnswer:
-    """The measurements of a peer; None is not measured. ``state`` and ``ssh`` are OK, or the obstacle."""
+    """Measurements of a peer, None if not measured. ``state`` and ``ssh`` are OK, or what prevents a connection."""
 
     state: str = LATE
     round_trip_seconds: float | None = None
@@ -56,7 +57,7 @@ class PeerAnswer:
 
 
 class Mesh:
-    """This member's listener, and its measurements of peers. Enter it before the others get ``port``."""
+    """This member's listener, and its measurements of peers. Enter it before the peers get ``port``."""
 
     def __init__(self, gang: str, index: int, address: str) -> None:
         self._gang, self._index, self._address = gang, index, address
@@ -93,7 +94,7 @@ class Mesh:
         # Begin after this member, so that not all query the same peer at once.
         ordered = sorted(peers, key=lambda peer: (peer.index < self._index, peer.index))
         in_parallel({peer: partial(self._ask, peer, answers[peer.index]) for peer in ordered}, seconds, AT_ONCE)
-        return {index: replace(answer) for index, answer in answers.items()}  # late threads still write into theirs
+        return {index: replace(answer) for index, answer in answers.items()}  # a late thread may still write
 
     def _ask(self, peer: MeshPeer, answer: PeerAnswer) -> None:
         if peer.ssh_port:
@@ -112,7 +113,7 @@ class Mesh:
             line = stream.readline(MOST_LINE)
             trip, clock = time.perf_counter() - begun, float(line)
             if not math.isfinite(clock):
-                return "it tells no time"
+                return "its answer has no valid time"
             if answer.round_trip_seconds is None or trip < answer.round_trip_seconds:
                 answer.round_trip_seconds = trip
                 answer.clock_offset_seconds = clock - (sent + trip / 2)
@@ -128,7 +129,7 @@ class Mesh:
 
 
 def _connected(address: str, port: int, work: Callable[[socket.socket, BinaryIO], str]) -> str:
-    """Connect, and return what ``work`` returns of the connection, or the obstacle."""
+    """Connect to a TCP port, and return what ``work`` returns of the connection, or what prevented the connection."""
     try:
         with socket.create_connection((address, port), CONNECT_SECONDS) as link, link.makefile("rb") as stream:
             link.settimeout(ANSWER_SECONDS)

@@ -36,7 +36,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Link:
-    """A device's present PCIe link, and the maximum of both its ends."""
+    """PCIe link of the device at a PCI address: as it runs now, and the most that both its ends support."""
 
     address: str
     now: Lanes
@@ -52,7 +52,7 @@ class Link:
 
 
 def link(tree: Tree, address: str) -> Link | None:
-    """Return a device's PCIe link; None if unknown, as for virtual functions."""
+    """Return the PCIe link of the device at a PCI address; None if unknown, as for virtual functions."""
     own_lanes = _lanes(tree, f"{DEVICES}/{address}")
     if own_lanes is None:
         return None
@@ -77,7 +77,8 @@ def _lanes(tree: Tree, folder: str) -> tuple[Lanes, Lanes] | None:
 
 
 def bridges_between(first_path: Sequence[str], second_path: Sequence[str]) -> list[str]:
-    """Return the bridges between two devices below their common switch; none if they share only the root complex."""
+    """Return the PCI addresses of bridges between two devices below their common switch; none if they share only the
+    root complex. A path lists the folders from the root complex to the device."""
     shared = 0
     while shared < min(len(first_path), len(second_path)) and first_path[shared] == second_path[shared]:
         shared += 1
@@ -88,7 +89,7 @@ def bridges_between(first_path: Sequence[str], second_path: Sequence[str]) -> li
 
 @dataclass(frozen=True)
 class Acs:
-    """The bridges between NICs and GPUs: all, those that redirect peer traffic, those that may not be read."""
+    """PCI addresses of bridges between NICs and GPUs: all, those that redirect peer traffic (ACS), unreadable ones."""
 
     looked_at: tuple[str, ...]
     redirecting: tuple[str, ...]

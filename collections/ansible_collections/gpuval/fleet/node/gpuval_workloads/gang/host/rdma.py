@@ -20,7 +20,7 @@ from gpuval_node.hardware.pci import DEVICES, numa_node
 from gpuval_node.hardware.tree import Tree
 
 FOLDER, VERBS = RDMA, "/sys/class/infiniband_verbs"
-#: Minimum limit of locked memory in bytes: NCCL's registered buffers need more than less would allow.
+#: Smallest sufficient limit of locked memory in bytes: NCCL's registered buffers may not fit into less.
 LOCKED_BYTES = 2**30
 _IPC_LOCK = 1 << 14
 #: PCI class of InfiniBand controllers. NICs with RoCE have the class of Ethernet, like NICs without.
@@ -35,7 +35,7 @@ RETRANSMISSIONS = (
     "local_ack_timeout_err", "packet_seq_err", "implied_nak_seq_err", "rnr_nak_retry_err",
     "req_transport_retries_exceeded", "req_rnr_retries_exceeded", "roce_adp_retrans",
 )  # fmt: skip
-#: Counters of congestion, which are shown and are no fault of a node.
+#: Counters of congestion, which the record shows, but which are no fault of a node.
 CONGESTION = (
     "out_of_sequence", "np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "roce_slow_restart",
     "port_xmit_wait",
@@ -128,7 +128,7 @@ def pkeys(tree: Tree, port: Port) -> tuple[str, ...]:
 
 
 def place(tree: Tree, device: str) -> tuple[int | None, frozenset[int]]:
-    """Return NUMA node and local CPUs of a device; None and no CPUs if the host does not report them."""
+    """Return NUMA node and local CPUs of an RDMA device; None and no CPUs if the host does not report them."""
     folder = f"{FOLDER}/{device}/device"
     return numa_node(tree, folder), frozenset(cpu_list(tree.read(f"{folder}/local_cpulist") or ""))
 
@@ -174,7 +174,7 @@ def _gids(tree: Tree, folder: str, link_layer: str | None) -> list[Gid]:
 
 
 def counters(tree: Tree, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
-    """Return the error and congestion counters that the driver has, by port and name."""
+    """Return ``{port: {counter: value}}`` of the error and congestion counters that the ports' drivers have."""
     values_by_port = {}
     for port in ports:
         read = {name: tree.number(f"{port.folder}/counters/{name}") for name in _PORT_COUNTERS}
@@ -187,7 +187,7 @@ def counters(tree: Tree, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True)
 class Moved:
-    """The changes of a port's counters during the work."""
+    """Changes of an RDMA port's counters during the work."""
 
     counts: dict[str, int]
     #: Counters at their maximum, which show nothing.
@@ -206,7 +206,7 @@ class Moved:
 
 
 def moved(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]) -> dict[str, Moved]:
-    """Return the changes of counters, for each port that was read both times."""
+    """Return the changes between two readings of ``{port: {counter: value}}``, for each port in both."""
     changes = {}
     for port in before.keys() & after.keys():
         names = before[port].keys() & after[port].keys()
@@ -233,7 +233,7 @@ def locked_limit(status: Path = Path("/proc/self/status")) -> int | None:
 
 
 def describe_ports(ports: Sequence[Port]) -> str:
-    """Return all ports in one line that is equal on like nodes: ``8 x InfiniBand ACTIVE 400 Gb/s``."""
+    """Return a line on all RDMA ports that is equal on nodes of the same kind: ``8 x InfiniBand ACTIVE 400 Gb/s``."""
     return grouped(
         f"{port.link_layer or 'unknown'} {port.state or 'unknown'}"
         + (f" {port.rate_bits_per_second / 1e9:g} Gb/s" if port.is_active and port.rate_bits_per_second else "")
@@ -242,12 +242,12 @@ def describe_ports(ports: Sequence[Port]) -> str:
 
 
 def describe_firmware(rdma_devices: Sequence[Device]) -> str:
-    """Return boards with their firmware in one line, like ``describe_ports``."""
+    """Return a line on the boards of RDMA devices and their firmware: ``8 x MT_0000000838 28.39.1002``."""
     return grouped(f"{d.board or d.model or 'unknown'} {d.firmware or 'unknown'}" for d in rdma_devices)
 
 
 def describe_gids(ports: Sequence[Port]) -> str:
-    """Return the types of GIDs of the active ports in one line, with the index for RoCE v2."""
+    """Return a line on the active RDMA ports' types of GIDs, with the index of the GID for RoCE v2."""
     return grouped(
         "+".join(sorted({gid.type for gid in port.gids})) + (f" (v2 at {port.roce_v2.index})" if port.roce_v2 else "")
         for port in ports
@@ -256,10 +256,10 @@ def describe_gids(ports: Sequence[Port]) -> str:
 
 
 def describe_pkeys(tables: Iterable[Sequence[str]]) -> str:
-    """Return the P_Key tables of several ports in one line, like ``describe_ports``."""
+    """Return a line on the P_Key tables of several ports, equal tables once with their count."""
     return grouped(" ".join(table) or "empty" for table in tables)
 
 
 def grouped(texts: Iterable[str]) -> str:
-    """Return equal texts with their counts, ``2 x this, 1 x that``, in any order of the input."""
+    """Return a line that counts equal texts, ``2 x this, 1 x that``, sorted by text."""
     return ", ".join(f"{count} x {text}" for text, count in sorted(Counter(texts).items()))

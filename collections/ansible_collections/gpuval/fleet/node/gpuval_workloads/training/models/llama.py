@@ -83,7 +83,7 @@ class Llama(nn.Module):
 
     @torch.no_grad()
     def initialize(self, generator: torch.Generator) -> None:
-        """Set random weights: normal, as in GPT-2 narrower with depth for layers that feed the residual stream."""
+        """Set normal random weights, in layers that feed the residual stream narrower with depth, as in GPT-2."""
         narrow = INIT_STD / (2 * len(self.layers)) ** 0.5
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:

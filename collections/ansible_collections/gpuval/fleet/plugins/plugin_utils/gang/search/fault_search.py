@@ -34,7 +34,7 @@ SearchRound = tuple[SearchGroup, ...]
 
 @dataclass
 class FaultSearch:
-    """A search: its `rounds`, and the results of each round, None while it is pending."""
+    """A search among the nodes in `line`: its `rounds`, their results (None while pending), their `seconds` in all."""
 
     line: list[str]
     topology: Topology
@@ -76,7 +76,7 @@ class FaultSearch:
         self.seconds += self.limits.deadline_seconds if seconds is None else max(0.0, seconds)
 
     def _limit(self) -> str:
-        """The limit that forbids another round, as text; empty if none does."""
+        """A text on the limit of rounds or time that forbids another round; empty if none does."""
         if len(self.rounds) >= self.limits.rounds:
             return f"the limit of {self.limits.rounds} rounds"
         if self.limits.wall_seconds and self.seconds + self.limits.deadline_seconds > self.limits.wall_seconds:

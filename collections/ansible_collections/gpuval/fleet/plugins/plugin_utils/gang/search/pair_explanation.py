@@ -72,7 +72,7 @@ def by_pair(items: Iterable[PairMeasurement]) -> dict[Link, list[PairMeasurement
 
 
 def by_partner(items: Iterable[PairMeasurement], node: str) -> dict[str, list[float]]:
-    """The relative figures of a node, by its partner."""
+    """``{partner: relative speeds}`` of a node's measurements."""
     return values_by_key((item.other(node), item.relative) for item in items)
 
 
@@ -107,7 +107,7 @@ class PairExplanation:
 
     @property
     def count(self) -> int:
-        """Number of pairs that ran, with or without a result."""
+        """Number of measurements of pairs, with or without a result."""
         return len(self.measurements) + len(self.missing)
 
     def unexplained(self) -> list[PairMeasurement]:
@@ -170,7 +170,7 @@ class PairExplanation:
         return self.noise.score(values, pair_count) <= -self.noise.bar(TUNING.score)
 
     def attribute(self, topology: Topology) -> None:
-        """Fill in boundaries, links, implicated and good nodes."""
+        """Find the boundaries, links and nodes that explain low measurements, and the good nodes."""
         for level in LEVELS:
             self._find_boundaries(topology, level)
         self._find_links()
@@ -240,7 +240,7 @@ class PairExplanation:
         self.outliers.update(item for pair in far if all(count[node] == 1 for node in pair) for item in of_pair[pair])
 
     def _is_low(self, values: Sequence[float], count: int) -> bool:
-        """Whether repeats of a pair are low beyond chance. `count`: its measurements."""
+        """Whether repeated figures of a pair are low beyond chance. `count`: number of the pair's measurements."""
         return statistics.median(values) < -self.margin and self.is_too_low(values, self.count - count)
 
     def _implicate_nodes(self) -> None:

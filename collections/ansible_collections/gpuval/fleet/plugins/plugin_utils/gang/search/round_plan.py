@@ -11,9 +11,6 @@ from .search_findings import NodeFindings
 from .search_limits import TUNING
 from .topology import Topology
 
-#: With three nodes, no two pairs can run at the same time.
-THREE = 3
-
 
 @dataclass(frozen=True)
 class SearchGroup:
@@ -52,8 +49,8 @@ class RoundPlan:
         }
 
     def make(self) -> list[SearchGroup]:
-        """The groups to run; none if nothing is open."""
-        if len(self.line) == THREE and self._never_failed.issuperset(self.line):
+        """The groups to run in the next round; none if no question is open."""
+        if len(self.line) == 3 and self._never_failed.issuperset(self.line):
             self._rotate_three()
         if not self.tests:
             self._test_links()
@@ -68,7 +65,7 @@ class RoundPlan:
         return self.tests
 
     def _rotate_three(self) -> None:
-        """Run the pairs of three nodes in turn: the pair without the slow node is the reference, and noisy too."""
+        """Run the pairs of three nodes in turn, as no two fit into a round: the pair of good nodes is noisy too."""
         states, explanation = self.states, self.explanation
         unclear = states.unsure or states.unvouched or any(state.open for state in states.nodes.values())
         if not unclear and all(self._count_runs(*pair) >= TUNING.tests for pair in explanation.open_links):
@@ -158,7 +155,7 @@ class RoundPlan:
         return self._used[frozenset(pair)]
 
     def _is_across(self, first: str, second: str) -> bool:
-        """Whether a suspect boundary separates the two nodes: it would explain any result of the pair."""
+        """Whether a boundary with slow links separates two nodes: it would explain any result of the pair."""
         for boundary in self.explanation.boundaries:
             groups = {self.topology.place(first, boundary.kind), self.topology.place(second, boundary.kind)}
             if boundary.scope != "apart" and len(groups) == 2 and groups.issuperset(boundary.names):

@@ -77,7 +77,7 @@ class SearchFindings:
 
 
 def classify(explanation: PairExplanation) -> NodeFindings:
-    """The class of every node and boundary."""
+    """The search's class of every node and boundary, from the explanation of all measurements."""
     by_node, needed = explanation.by_node, TUNING.partners
     answered = {node for node, items in by_node.items() if items}
     boundaries = {boundary: _classify_boundary(explanation, boundary) for boundary in explanation.boundaries}

@@ -63,7 +63,7 @@ def count_pair_rounds(count: int) -> int:
 
 @lru_cache(maxsize=64)
 def _order(count: int, places: tuple[tuple[str, ...], ...], total: int) -> tuple[int, ...]:
-    """The rounds to run: those of the ring, then those that cross most boundaries, far from rounds that ran before."""
+    """Numbers of the rounds to run: the ring's, then those that cross most boundaries, far from rounds before."""
     rounds_in_all = count_pair_rounds(count)
     chosen = list(range(min(2, total)))
     crossing = {
