@@ -90,8 +90,7 @@ def look(tree: Tree, patterns: Sequence[str]) -> RdmaNode:
 
 
 def absent(tree: Tree, patterns: Sequence[str]) -> list[str]:
-    """Return the patterns that no RDMA device matches. Of patterns with wildcards, which may be for other kinds of
-    nodes, all count as matched if one pattern matches."""
+    """Return the patterns that no RDMA device matches; those with wildcards only if no other pattern matches either."""
     names = [device.name for device in rdma.devices(tree)]
     unfit = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
     some_fit = len(unfit) < len(patterns)

@@ -61,8 +61,7 @@ def main(result: WorkloadResult) -> None:
 def measure(
     result: WorkloadResult, options: argparse.Namespace, tree: Tree, slack: float = perftest.SLACK_SECONDS
 ) -> None:
-    """Measure the node's RDMA ports and fill the result. If evidence is missing, the result lacks
-    ``rdma_measured_count``, and its message says why. ``slack``: seconds of a measurement beside its time."""
+    """Measure the node's RDMA ports and fill the result; if evidence is missing, it lacks ``rdma_measured_count``."""
     patterns = [] if options.ordered == 0 else options.devices
     node, report = nodes.look(tree, patterns), RdmaReport()
     for pattern in nodes.absent(tree, patterns):

@@ -34,8 +34,7 @@ OK, LATE, STRANGER = "ok", "not asked in time", "something else answers there"
 
 @dataclass(frozen=True)
 class MeshPeer:
-    """Another member of the gang: its index there, its address and port, its SSH server's port (None: not checked), and
-    the largest packet to try in bytes (None: not measured)."""
+    """Another member: index in its gang, address, port, largest packet to try, SSH port (None: these are not tried)."""
 
     index: int
     address: str

@@ -77,8 +77,7 @@ def _lanes(tree: Tree, folder: str) -> tuple[Lanes, Lanes] | None:
 
 
 def bridges_between(first_path: Sequence[str], second_path: Sequence[str]) -> list[str]:
-    """Return the PCI addresses of bridges between two devices below their common switch; none if they share only the
-    root complex. A path lists the folders from the root complex to the device."""
+    """Return the PCI addresses of bridges between two devices' sysfs paths below a common switch; none without one."""
     shared = 0
     while shared < min(len(first_path), len(second_path)) and first_path[shared] == second_path[shared]:
         shared += 1
