@@ -13,7 +13,7 @@ MESSAGES = {
     "read-only": "[Errno 30] Read-only file system: '/var/lib/gpuval'",
     "digest": "dataset cifar10: wrong checksum: a/b.bin did not match SHA256SUMS",
     "engine": "no container engine: Cannot connect to the Docker daemon",
-    "package": "multi-node stages need Python packages that its image lacks: torch",
+    "package": "multi-node stages need Python packages that the node's image lacks: torch",
     "image": "cannot start: image pytorch:2.11 is not on this node: pull it",
     "other-run": "run run-0 is at work on this node",
     "foreign": "gave way: others use this node's accelerators or run here: python (pid 7)",

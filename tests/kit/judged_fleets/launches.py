@@ -13,7 +13,7 @@ MESSAGES = {
     "no-route": "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.1 port 22: No route to host",
     "nothing": "",
     "other-run": "run run-0 is at work on this node",
-    "package": "multi-node stages need Python packages that its image lacks: torch",
+    "package": "multi-node stages need Python packages that the node's image lacks: torch",
     "twice": "one machine is listed twice",
     "odd": "it said \x1b[31mred\x1b[0m and went away " + "x" * 900,
 }

@@ -248,7 +248,7 @@ def test_a_node_whose_image_lacks_deepspeed_is_known_before_gangs_begin(tmp_path
     found = bed.entries("node-002")
     assert (found["verdict"], found["class"]) == ("INCOMPLETE", "no_package")
     (check,) = [one for one in found["checks"] if one["name"] == "deepspeed_state"]
-    assert "packages that its image lacks: deepspeed" in check["reason"]
+    assert "packages that the node's image lacks: deepspeed" in check["reason"]
     assert "--skip-tags" in check["remedy"]
     assert "with others of its kind" in check["remedy"]
     assert bed.others(*lacking) == ({"PASS"} if others else set())

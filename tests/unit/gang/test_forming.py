@@ -84,7 +84,7 @@ def test_without_an_address_or_alone():
 def test_a_node_whose_image_lacks_a_package_is_left_out():
     formation = form([node(1), node(2, missing="deepspeed"), node(3)])
     assert names(formation) == {"all": ["node-1", "node-3"]}
-    reason = "multi-node stages need Python packages that its image lacks: deepspeed"
+    reason = "multi-node stages need Python packages that the node's image lacks: deepspeed"
     assert formation.left_out == {"node-2": reason}
 
 

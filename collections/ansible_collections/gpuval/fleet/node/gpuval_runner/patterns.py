@@ -33,7 +33,7 @@ _LINE_END = re.compile(rb"[\r\n]+")
 MAX_CURVES = 256
 MAX_POINTS = 2048
 MAX_STEP = 10**12
-#: Maximum number of values that count as warm-up (compilation, allocation, caches): the first fifth of all values.
+#: Warm-up (compilation, allocation, caches) is the first fifth of all values, but at most this number of values.
 WARM_UP = 10
 #: Number of last steps in a log among which a repeated number is another rank's line for the step. A number from before
 #: these steps means that the training went back to a checkpoint, and trains the step again.

@@ -112,7 +112,7 @@ class InventoryModule(ClusterSource):
 
     @property
     def chosen_by(self):
-        return f"matches {self.get_option('selector')!r}: change `selector`"
+        return f"matches {self.get_option('selector')!r} (`selector`)"
 
     def hosts(self, rules):
         return KubernetesHosts(rules, self.get_option("label_groups"))

@@ -85,7 +85,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.nodes import Sl
 class InventoryModule(ClusterSource):
     NAME = "gpuval.fleet.slurm_nodes"
     sku_keys = 'type, gres, partition or feature (as in {type: "*h200*"})'
-    chosen_by = "the options choose: change partitions, features, reservation or states"
+    chosen_by = "the options partitions, features, reservation and states choose"
     others_are = "the other options choose"
     hosts = SlurmHosts
 

@@ -141,7 +141,7 @@ def start_runner(directory):
 
 
 def in_the_way(parameters):
-    """Return the refusal because of other work on this node, as part of the launch's outcome; empty without any."""
+    """Return why the launch is refused, `message` and maybe `class`, if other work uses this machine; empty if none."""
     run_id = parameters["plan"]["run_id"]
     base = base_directory(parameters["directory"])
     for run, holder in (runs_at_work(base, run_id) if base.is_dir() else {}).items():
@@ -212,9 +212,9 @@ def _lacks_in(folder, needs, python, trial, deadline):
 
 
 def mirror(source, folder, levels):
-    """Make a folder that shows all of the home `source` except caches, by links and copies. Programs that write there
-    do not change `source`, except below folders that are not hidden, or below the last of `levels`. A trial needs the
-    home's content (programs below ~/.local, settings)."""
+    """Make `folder` a view of the home `source` without caches: a trial needs the programs and settings there. Hidden
+    folders are made anew with their content, `levels` deep, and small hidden files are copied; all else are links. So
+    what programs write changes `source` only below these links."""
     folder.mkdir()
     entries = []
     with contextlib.suppress(OSError), os.scandir(source) as found:  # a folder that this user cannot list stays empty

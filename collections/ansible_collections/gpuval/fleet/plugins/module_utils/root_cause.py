@@ -515,7 +515,8 @@ class _CauseReader:
             self._failures[failure.weight].append(failure)
 
     def _read_summary(self, stream: _ProcessStream, text: str, head: LineHead) -> bool:
-        """Return whether a log line is part of torchrun's summary. A process's last field there says how it ended."""
+        """Return whether a log line is part of torchrun's summary, and keep its field. After a process's last field,
+        keep how the process ended as a failure, and set its rank in `head`. False if the traceback itself follows."""
         match = _FIELD.match(text.strip())
         if match is None:
             return False

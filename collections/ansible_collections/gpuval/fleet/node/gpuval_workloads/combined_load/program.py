@@ -366,7 +366,7 @@ def _report(result: WorkloadResult, workers: Sequence[Worker], solo: dict[str, f
 
 
 def curve(samples: Sequence[tuple[float, float]], phase: LoadPhase, divisor: float) -> tuple[list[float], list[float]]:
-    """Return a curve of the rate in a phase: seconds, and work per second over `divisor`."""
+    """Return seconds since the phase's begin, and work per second / `divisor` then. `samples`: (time, total work)."""
     inside = [sample for sample in list(samples) if phase.begin <= sample[0] <= phase.end]
     pairs = [(old, new) for old, new in zip(inside, inside[1:]) if new[0] > old[0]]
     rates = [(new[1] - old[1]) / (new[0] - old[0]) / divisor for old, new in pairs]

@@ -152,7 +152,7 @@ def add_failure(result: WorkloadResult) -> None:
 
 
 def _complain(result: WorkloadResult, config: CollectivesConfig, accelerator: TorchDevices, networks: list[str]) -> str:
-    """Add to the result whether the collectives used the expected network; return what is wrong, empty if they did."""
+    """Add figures on the collectives' network; return what is wrong, else empty. `networks`: those in NCCL's log."""
     ports = rdma.ports(SYSFS)
     result.add_metric("gang_rdma_ports_count", len(ports), "count")
     if accelerator.kind != "cuda":

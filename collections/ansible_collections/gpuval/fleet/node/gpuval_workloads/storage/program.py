@@ -230,6 +230,7 @@ def work(test: table.Test, size_bytes: int, seconds: float, limit_bytes: float) 
 def _report(
     result: WorkloadResult, findings_by_target: Mapping[StorageTarget, TargetFindings], options: argparse.Namespace
 ) -> None:
+    """Add all findings to the result. A volume of the site that misses a floor of the options gets the fault SLOW."""
     notes = []
     tested = [findings for findings in findings_by_target.values() if findings.is_whole]
     result.add_metric("storage_targets_count", len(findings_by_target), "count")

@@ -19,7 +19,7 @@ _GB = 10**9
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Settings of a training. None is no such limit, or a default that depends on model and device."""
+    """Settings of a training. None limits nothing (epochs, steps, seconds); elsewhere it means the default."""
 
     model: str = "llama"
     size: str = "auto"

@@ -58,7 +58,7 @@ class Tree(NamedTuple):
         return read_number(self.path(name))
 
     def data(self, name: str) -> bytes:
-        """Return the start of a file, such as a PCI device's configuration; empty if it cannot be read."""
+        """Return the first FIRST_READ_BYTES of the file at path ``name`` of the machine; empty if it cannot be read."""
         try:
             with self.path(name).open("rb") as file:
                 return file.read(FIRST_READ_BYTES)

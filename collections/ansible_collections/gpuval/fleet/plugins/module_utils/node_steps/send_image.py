@@ -27,8 +27,8 @@ class ImageAnswer(TypedDict, total=False):
 def send_image(
     module: Any, directory: str, sha256: str, size_bytes: int, image_id: str = "", runtime: str = "auto"
 ) -> ImageAnswer:
-    """Report how much of an archive the node has, and move the archive into place once it is complete and verified. If
-    the engine of `runtime` has the image, no archive is needed."""
+    """Report how much of an image archive is in `directory` on the node; move it into place once complete and verified.
+    If an engine of `runtime` has the image `image_id`, no archive is needed. `module`: the Ansible module."""
     if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise NodeError("sha256 is no SHA-256 in hexadecimal")
     if module.check_mode:

@@ -218,7 +218,7 @@ def _container(status: Mapping[str, Any]) -> ContainerState:
         return ContainerState(
             state="ended",
             reason=str(end.get("reason") or ""),
-            # The message may be a record's short form in JSON: it is cleaned only where it is shown.
+            # Not cleaned here: JSON of a runner, which `termination_report` parses. Other texts are cleaned when shown.
             message=str(end.get("message") or "")[: MAX_TERMINATION_CHARACTERS + 1],
             exit_code=code if isinstance(code, int) else None,
             signal=SIGNALS.get(number, f"signal {number}") if isinstance(number, int) and number else None,

@@ -81,7 +81,7 @@ def _why_unfit(candidate: Candidate) -> str:
         reason = f": {candidate.reason}" if candidate.reason else ""
         return f"its own stages ended {candidate.verdict}{reason}"
     if candidate.missing:
-        return f"multi-node stages need Python packages that its image lacks: {candidate.missing}"
+        return f"multi-node stages need Python packages that the node's image lacks: {candidate.missing}"
     if not candidate.address:
         return "it has no address for the others: set gpuval_gang_address"
     if candidate.slots < 1:

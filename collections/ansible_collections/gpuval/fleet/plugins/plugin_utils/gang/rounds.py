@@ -58,7 +58,7 @@ HEALTHY, SUSPECT, UNTESTED = "healthy", "suspect", "untested"
 
 
 def run_id_of(run_id: str, name: str) -> str:
-    """The run id of a round, which is a run of its own. Names of folders, containers and pods contain it."""
+    """The run id of the round ``name`` of a run, short enough for names of folders, containers and pods on nodes."""
     full_id = f"{run_id}.{name}"
     if len(full_id) <= MAX_RUN_ID:
         return full_id

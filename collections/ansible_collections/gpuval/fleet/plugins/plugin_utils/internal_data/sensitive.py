@@ -83,7 +83,7 @@ class Sensitive(InternalData):
         self.secrets.discard("")
 
     def add_facts(self, node: str, facts: Mapping[str, Any] | None) -> None:
-        """Add data in a node's facts: the host name that the node reports, and the MAC addresses of its interfaces."""
+        """Add what a node's facts report: its host name, its MAC addresses, ids and names of switches at its ports."""
         reported = (facts or {}).get("environment")
         for hostname in environment.texts(reported, "os.hostname"):
             if HOST_NAME.fullmatch(hostname):

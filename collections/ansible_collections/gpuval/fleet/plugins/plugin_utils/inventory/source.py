@@ -110,9 +110,8 @@ class ClusterSource(NamedSource):
         hosts = self.hosts(self._sku_rules())
         fleet = hosts.fleet(descriptions, expected, chosen if self.get_option("others") else ())
         if not fleet.hosts:
-            raise AnsibleParserError(
-                f"{hosts.TITLE} has no node that {self.chosen_by}, or name the nodes in `expected`"
-            )
+            remedy = "correct that choice, or name the nodes in `expected`"
+            raise AnsibleParserError(f"{hosts.TITLE} has no node that {self.chosen_by}: {remedy}")
         if fleet.beyond:
             self.display.warning(
                 f"{path}: {len(fleet.beyond)} node(s) of {hosts.TITLE} are not in `expected` and left out "

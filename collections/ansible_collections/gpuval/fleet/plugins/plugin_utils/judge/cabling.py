@@ -156,7 +156,7 @@ class CablingComparison:
             return ComparedCable(cable)
         is_on, kind = seen.is_on(cable.switch), switch_kind(cable.switch)
         if not is_on and kind not in map(switch_kind, switches):
-            return ComparedCable(cable, untested=f"the switch sends no {kind}: the plan may have its {_NAMES[kind]}")
+            return ComparedCable(cable, untested=f"the switch sends no {kind}: write its {_NAMES[kind]} into the plan")
         if not is_on and not self._hosts.isdisjoint(map(_host, names)):
             return ComparedCable(cable, untested=f"its neighbour is the node {names[0]}, and no switch")
         has_form = _form(cable.switch_port) in map(_form, seen.ports)

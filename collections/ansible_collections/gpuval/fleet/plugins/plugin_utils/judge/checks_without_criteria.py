@@ -253,6 +253,7 @@ def _digest_of_timed_figures(record: Record) -> bytes:
 
 
 def copy_checks(copies: Mapping[str, list[str]]) -> list[Entry]:
+    """A check for each stage in which other nodes have the node's own measurements. ``copies``: {stage: such nodes}."""
     names = {stage: sorted(copied, key=natural_order) for stage, copied in copies.items()}
     return [
         own_entry(

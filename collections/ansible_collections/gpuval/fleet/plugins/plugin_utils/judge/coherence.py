@@ -200,7 +200,7 @@ class StageFigures:
         return [part for part in self._by_part(first.name, first.stage) if part != NODE]
 
     def ratio(self, rule: CoherenceRule, part: str) -> float | None:
-        """The rule's ratio on one part; None if a figure is missing."""
+        """``rule.of`` / ``rule.over``, each plus ``slack``, for a part (``gpu:3``); None without figures, or 0 / 0."""
         above, below = self._product(rule.of, part), self._product(rule.over, part)
         if above is None or below is None:
             return None

@@ -333,7 +333,7 @@ class PeerSample:
 
 
 def sample_of(check: Check, subject: Subject) -> PeerSample | list[Entry]:
-    """The node's sample, or the entries that explain why the node is not compared."""
+    """The node's figures that a check compares with its peers; or entries that explain why it is not compared."""
     open_entries = not_applicable(check, subject) or not_to_judge(check, subject)
     if not open_entries and check.relative_to:
         open_entries = too_few_parts(check, subject)

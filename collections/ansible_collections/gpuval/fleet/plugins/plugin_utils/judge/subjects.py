@@ -19,7 +19,7 @@ from .identity import identity_of, machine_names, models_of
 def subjects_of(
     run: Document, evidence: RunEvidence, lacked_gpus: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Subject]:
-    """The subjects of a run by node name. ``lacked_gpus``: for each machine the earlier run that missed its GPUs."""
+    """{node name: Subject} of a run. ``lacked_gpus``: {machine: text on an earlier run that found GPUs missing}."""
     subjects = {name: subject_of(run, name, evidence) for name in run["nodes"]}
     has_gpus = [one.accelerator in GPU_VENDORS for one in subjects.values() if one.accelerator != "unknown"]
     most = 2 * sum(has_gpus) > len(has_gpus)

@@ -54,8 +54,8 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
 def page_of(
     report: Mapping[str, Any], directory: Path | None, read: results.Read, evidence: EvidencePlace = RESULTS
 ) -> str:
-    """The text of report.html. ``read``: evidence files, and curves that other processes still read.
-    ``directory``, ``evidence``: as of `html_report`."""
+    """The text of report.html. ``read``: names of evidence files by node, and an iterator over the nodes' curves, which
+    waits for the processes that read them. ``directory`` and ``evidence`` mean the same as in `html_report`."""
     files, drawings = read
     linked = evidence.linked(files)
     # the page of a delivery leaves the site: it has no commands for the controller, and nothing about other runs

@@ -73,6 +73,7 @@ def event_of(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _node_entry(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A node that is not PASS, as the event lists it: why, and what to do. ``node``: the node's entry in the report."""
     check, action = headline(node), node.get("action") or {"name": "inspect", "parts": []}
     cause = check or {"stage": "", "reason": "no required check passed", "remedy": "", "part": "node"}
     return {

@@ -36,7 +36,8 @@ def kept_criteria(folder: run_folder.RunFolder) -> dict[str, Any]:
 
 
 def standings_before(results: Path, run: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """For a narrowed run: standings and id of the newest run in ``results`` with its profile and nodes, or empty."""
+    """How groups of nodes compared in the newest run in ``results`` with the profile and all nodes of ``run``, and the
+    id of the run that ``run`` is then a part of. Empty without one."""
     newest = (folder for folder in run_folder.runs_of(results, opened=True) if folder.path.name != run["run_id"])
     for folder in islice(newest, MAX_RUNS_BEFORE):
         with suppress(run_folder.RunError):  # skip damaged runs

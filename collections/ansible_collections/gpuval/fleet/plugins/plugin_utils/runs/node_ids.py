@@ -26,7 +26,8 @@ _BORDER = re.compile(r"[\s|+:=-]+")
 
 
 class NodeIdReader:
-    """Reads {worker: unique id} from ``gpuval_node_ids``; each file once. ``path_of``: path of a file that it names."""
+    """Reads {worker: unique id} from values of ``gpuval_node_ids``: dictionaries, or names of files, each read once.
+    ``path_of``: returns the path of the file that a value names."""
 
     def __init__(self, path_of: Callable[[str], Path]) -> None:
         self._path_of = path_of

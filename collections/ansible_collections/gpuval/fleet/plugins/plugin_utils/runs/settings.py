@@ -266,8 +266,8 @@ def stages(values: Iterable[str], jobs: Iterable[str] = ()) -> list[str]:
 def unknown_stages(
     right: Mapping[str, Any], profiles: Any, values: Iterable[str], jobs: Iterable[str] = ()
 ) -> list[str]:
-    """Messages on unknown profiles, and on unknown stages in gpuval_stages and in a site's own profiles. ``right``:
-    valid settings; ``profiles``: gpuval_profiles; ``values``: variables of a host; ``jobs``: names."""
+    """Messages on unknown profiles, and on unknown stages in gpuval_stages and own profiles. ``right``: {setting: valid
+    value}; ``profiles``: gpuval_profiles; ``values``, ``jobs``: names of a host's variables and of its jobs."""
     messages, choices = [], stages(values, jobs)
     profile = right.get("gpuval_profile")
     if profile is not None and isinstance(profiles, Mapping) and profile not in profiles:

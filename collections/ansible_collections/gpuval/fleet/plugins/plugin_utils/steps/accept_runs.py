@@ -35,6 +35,8 @@ def accept_runs(
     window_days: int = repairs.LOOK_BACK_DAYS,
     declared: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
+    """``runs``: ids with commas between, first of a run of all nodes; ``state_dir``: has keys that verify bundles;
+    ``window_days``: how long ago a run that accepts a node may have ended; ``declared``: value of gpuval_repairs."""
     named, at, hosts = listed(runs), run_folder.now(), action.task_vars["ansible_play_hosts_all"]
     if not named or not 1 <= window_days <= MAX_WINDOW_DAYS:
         raise RunError(f"accept needs RUNS=a,b,... (accept_runs), and accept_window_days from 1 to {MAX_WINDOW_DAYS}")

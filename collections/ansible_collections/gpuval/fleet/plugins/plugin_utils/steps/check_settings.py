@@ -282,7 +282,7 @@ class SettingsCheck:
                 self._remarks.update(remark for path in value for remark in criteria.doubtful_metrics(Path(path)))
             return [f"{name}: {problem}" for problem in wrong]
         if name == "gpuval_sku" and (remark := sku_catalogue.remark(value)):
-            # a SKU that no file sets is the name that a cluster has for its GPUs
+            # only a typed SKU can be misspelled: one that is set in no file, nor by -e, is the cluster's name for GPUs
             is_typed = values.get("gpuval_placement") == "ssh" or place_of(values, name)
             if is_typed and (near := sku_catalogue.misspelled(value)):
                 return [f"{name} {value}: not in the catalogue; is it {near}? A model of your own needs another name"]

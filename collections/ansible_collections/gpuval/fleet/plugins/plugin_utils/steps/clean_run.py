@@ -198,6 +198,7 @@ def _outcome(hostvars, name):
 
 
 def _described(folder, state):
+    """A run in words, for prompts: its id, its state and since when, the number of nodes at work, its controller."""
     nodes = len(cleanable.launched(folder))
     work = f", at work with {nodes} node{'' if nodes == 1 else 's'}" if nodes else ""
     controller = "without a controller" if state.attended is False else f"controller {state.who() or 'not known'}"

@@ -61,7 +61,7 @@ def evidence_bundle(
 
 
 def _make_renamed(action: RunAction, folder: RunFolder, store: Mapping[str, Any]) -> bool:
-    """Make the evidence bundle with replaced names. Returns whether that changes a file."""
+    """Copy the evidence bundle with keyed hashes for the site's names. Returns whether no current copy was there."""
     hosts = site_names.hosts_of(folder.read_run()["nodes"], action.task_vars)
     sensitive = site_names.sensitive_of(site_names.variables_of(hosts), store)
     state_dir, checks = project_path(store["state_dir"]), action.check_mode

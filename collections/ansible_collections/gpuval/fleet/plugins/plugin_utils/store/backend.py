@@ -126,7 +126,7 @@ class StoreBackend(ABC):
 
 
 class S3Service(StoreBackend):
-    """An S3 service by endpoint and keys, which the operator runs."""
+    """An S3 service that gpuval does not run, by the endpoint and keys that the operator sets."""
 
     def __init__(
         self,

@@ -123,7 +123,8 @@ def _read(access: StoreBackend, key: str) -> None:
 
 
 def writing_reader(access: StoreBackend, store: Store) -> str:
-    """A problem, with a remedy, if the nodes' key of a service can write; else empty."""
+    """A problem, with a remedy, if the nodes' read-only key (of ``access``) can write to an S3 service; else empty.
+    ``store``: a client with the controller's key, which deletes what the nodes' key wrote."""
     key = f"models/preflight-{secrets.token_hex(8)}"
     try:
         Store(access.reader(), attempts=1).put(key, b"")

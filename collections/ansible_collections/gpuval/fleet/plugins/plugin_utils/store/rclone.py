@@ -56,8 +56,8 @@ def call_rclone(connection: Connection | None, *arguments: str) -> subprocess.Co
 
 
 def run_rclone(connection: Connection, source: str, target: str, *options: str, single: bool = False) -> None:
-    """Copy a folder, or with `single` a file, with rclone. Skips files that the target has by checksum. Raises
-    StoreError."""
+    """Copy a folder, or with `single` a file, with rclone. ``source`` and ``target`` are local paths, or in the store
+    models:BUCKET/KEY. Skips files that the target has with the same checksum. Raises StoreError."""
     process = call_rclone(connection, "copyto" if single else "copy", source, target, "--checksum", *options)
     if process.returncode != 0:
         words = " ".join(process.stderr.split())[-800:]

@@ -166,6 +166,7 @@ class SshPlacement(Placement):
         self._submit(view.name, "fetch", {"by_store": by_store})
 
     def wait(self, seconds: float) -> list[Event]:
+        """Wait at most ``seconds`` for the end of launches and fetches. Returns at once when any ended."""
         until = time.monotonic() + seconds
         while True:
             left = until - time.monotonic()

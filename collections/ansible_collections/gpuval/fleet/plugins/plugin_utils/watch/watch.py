@@ -266,6 +266,7 @@ class RunWatch:
             self.watched.say(f"{view.name}: answers again")
 
     def _apply(self, view: NodeView, news: NodeNews, now: float) -> None:
+        """Keep the records and the launch file in a node's news, and print what changed. ``now``: monotonic seconds."""
         for key, raw in (news.records or {}).items():
             line = self.poller.accept(key, raw, now)
             if line:

@@ -557,7 +557,7 @@ class Outlier(MetricKind):
                 _survey_nodes(check, samples, of_nodes, levels)
 
     def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
-        """Put the entries of surveyed nodes and of the fleet into the context, and their groups into its history."""
+        """Compare nodes in ``context.samples``. Put entries of nodes and fleet, and peer groups, into ``context``."""
         groups = context.samples[check.name]
         # If a group is small, its medians join the group of revision 1. That is judged first, so that entries of
         # speeds replace those of medians.

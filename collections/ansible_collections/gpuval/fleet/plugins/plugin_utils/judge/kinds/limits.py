@@ -104,7 +104,7 @@ class Within(LimitKind):
 
 
 class Equal(LimitKind):
-    """A figure that must equal its target. For a text the node's fingerprint of the metric's name is compared."""
+    """A figure that must equal its target; for a target that is text, the fingerprint with the metric's name must."""
 
     name = "equal"
 
