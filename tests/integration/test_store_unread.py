@@ -221,7 +221,7 @@ def test_the_node_is_asked_for_a_final_record_that_the_store_holds_damaged(spoil
 
     assert_complete(fleet, done)
     assert "refused: 'node-1': record refused: " in done.output, done
-    assert "its runner exited" not in done.output, done
+    assert "the runner exited" not in done.output, done
 
 
 def read_log(fleet, name):

@@ -131,6 +131,17 @@ def test_a_node_that_had_no_time_for_its_peers_is_named():
     assert "network_probe_seconds" in late.remedy
 
 
+@pytest.mark.parametrize(
+    ("unmeasured", "late"), [("d", []), ("ad", [("warn", "b: 1 of 4 node(s) were not measured in time: a")])]
+)
+def test_dead_peers_that_took_the_time_fail_no_other_node(unmeasured, late):
+    answers = fleet(lambda one, two, asked: peers.LinkAnswer() if one == "b" and two in unmeasured else asked).answers
+    answers = {**answers, "d": Answers(reason="no SSH")}
+    dead, *others = (one for one in find(Fleet(answers, {}, (29500,))) if one.kind == "silent")
+    assert (dead.level, dead.nodes) == ("fail", ("d",))
+    assert [(one.level, one.message) for one in others] == late
+
+
 def test_when_no_node_reaches_anybody_it_is_not_a_node():
     (finding,) = find(fleet(with_(when=lambda *_: True, state="timeout")))
     assert finding.nodes == tuple(NODES)

@@ -374,7 +374,8 @@ def test_a_watched_run_that_is_judged_and_cleaned_between_two_looks_ends(results
         assert folder.read_run()["finished_at"] is None, "the watch ends with the next look"
         folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
         run = make_run()
-        publishing.keep_verdict(folder, judge(run, healthy(run)))
+        report = judge(run, healthy(run))
+        publishing.keep_verdict(folder, {**report, "run": {**report["run"], "judged_at": run_folder.now()}})
         folder.mark_cleaned()
         store.stop()
         store.rotate()

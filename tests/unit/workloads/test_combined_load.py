@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -182,6 +184,25 @@ def test_wrong_results_are_counted_for_their_part(monkeypatch):
     assert result.metric("combined_load_gpu_mismatch_count", "gpu:3") == 1
     assert result.metric("combined_load_gpu_tflops", "gpu:3") == pytest.approx(2.0)
     assert result.metric("combined_load_gpu_ratio", "gpu:3") == pytest.approx(0.8)
+
+
+def test_a_wrong_result_of_the_first_round_counts(capsys, monkeypatch):
+    is_reported = threading.Event()
+
+    def orders():
+        yield "run\n"
+        assert is_reported.wait(60)
+
+    def rounds():
+        yield 1.0, 1
+        yield 1.0, 0
+        is_reported.set()
+        yield from itertools.repeat((1.0, 0))
+
+    monkeypatch.setattr(sys, "stdin", orders())
+    worker_program.serve(rounds())
+    ready, *reports = capsys.readouterr().out.splitlines()
+    assert ready == "ready" and [json.loads(line)[2] for line in reports] == [1] * len(reports) != []
 
 
 def test_a_long_phase_is_measured_from_its_begin():

@@ -13,7 +13,7 @@ import yaml
 from gpuval_workloads.common import command
 from gpuval_workloads.common.command import ExecutableSearch
 from gpuval_workloads.vendor_tools import hl_qual, program
-from gpuval_workloads.vendor_tools.answer import SKIPPED, ToolTask
+from gpuval_workloads.vendor_tools.answer import PASS, SKIPPED, ToolTask
 from gpuval_workloads.vendor_tools.program import parse_arguments
 
 from tests.kit.workload_process import COLLECTION, Workload, is_alive
@@ -354,10 +354,11 @@ def test_ports_that_stay_down_are_a_fault_of_their_device(tmp_path, monkeypatch)
     assert first.text == f"3 ports are down since hl_qual: run {script} --up on the node, check its cables"
 
 
-def test_ports_whose_state_is_not_reported_after_hl_qual_are_missing_evidence_and_no_fault(tmp_path, monkeypatch):
+@pytest.mark.parametrize("end", ["exit 1", "echo accel0; exit 1", "echo accel0: cannot be read; exit 1"])
+def test_ports_whose_state_is_not_reported_after_hl_qual_are_missing_evidence_and_no_fault(tmp_path, monkeypatch, end):
     monkeypatch.setattr(hl_qual, "SETTLE_SECONDS", 0)
     folder = tmp_path / "qual" / "gaudi3" / "bin"
-    put(folder, "manage_network_ifs.sh", f'test -e "$(dirname "$0")/stuck" && exit 1\n{PORTS}')
+    put(folder, "manage_network_ifs.sh", f'test -e "$(dirname "$0")/stuck" && {{ {end}; }}\n{PORTS}')
     (folder / "state").write_text("up\n")
     put(folder, "hl_qual", 'touch stuck; cat "$DATA/hl_qual.txt"')
     job = ToolTask("hl_qual", ExecutableSearch([folder], {}), 8, 2, time.monotonic() + 120, tmp_path)
@@ -366,11 +367,22 @@ def test_ports_whose_state_is_not_reported_after_hl_qual_are_missing_evidence_an
     assert "did not report the network ports of gpu:0, gpu:1" in answer.reason
 
 
+def test_ports_whose_state_is_not_reported_before_hl_qual_are_said_to_be_not_compared(tmp_path):
+    folder = tmp_path / "qual" / "gaudi3" / "bin"
+    put(folder, "manage_network_ifs.sh", "exit 1")
+    put(folder, "hl_qual", 'cat "$DATA/hl_qual.txt"')
+    job = ToolTask("hl_qual", ExecutableSearch([folder], {}), 8, 2, time.monotonic() + 120, tmp_path)
+    answer = hl_qual.run(job)
+    assert answer.verdict == PASS
+    assert answer.notes == ["network ports not compared: manage_network_ifs.sh --status reported none before it"]
+
+
 @pytest.mark.parametrize(
     ("text", "up"),
     [
         ("accel0\n3 ports down (5, 8, 9)\naccel1\n2 ports up (2, 3)\n1 port down (7)\n", {0: 0, 1: 2}),
         ("hl0\n3 ports up\n", {0: 3}),
+        ("accel0\n3 ports up\naccel1\n", {0: 3}),
         ("3 ports up\n\0\n", {}),
         ("permission denied", {}),
     ],

@@ -123,8 +123,6 @@ def remove_tree(directory: Path) -> list[str]:
         return [f"{directory}: {error.strerror}"]
     try:
         return _remove(directory, parent)
-    except RecursionError:
-        return [f"{directory}: nested too deeply: remove it with rm -rf"]
     finally:
         os.close(parent)
 
@@ -157,6 +155,8 @@ def _remove(path: Path, parent: int, device: Optional[int] = None) -> list[str]:
         os.rmdir(path.name, dir_fd=parent)
     except FileNotFoundError:
         pass
+    except RecursionError:  # only this branch stays
+        problems = [f"{str(path)[:200]}: nested too deeply: remove it with rm -rf"]
     except OSError as error:
         problems = problems or [f"{path}: {error.strerror}"]
     finally:

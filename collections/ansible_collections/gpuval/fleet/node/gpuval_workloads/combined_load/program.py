@@ -65,6 +65,9 @@ class Worker:
     left_out: str = ""
     kills: int = field(default_factory=memory_kills)
 
+    def __post_init__(self) -> None:
+        self.reader = threading.Thread(target=self.read, daemon=True)
+
     @property
     def name(self) -> str:
         return f"{self.kind}:{self.port or self.index}"
@@ -269,7 +272,7 @@ def _workers(count_by_kind: dict[str, int], load: CombinedLoad) -> Iterator[list
                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                 )  # fmt: skip
                 workers.append(Worker(kind, index, process, load.nics[index][0] if kind == "nic" else ""))
-                threading.Thread(target=workers[-1].read, daemon=True).start()
+                workers[-1].reader.start()
         yield workers
     finally:
         for worker in workers:
@@ -289,6 +292,8 @@ def _wait(workers: Sequence[Worker], seconds: float) -> None:
     for worker in workers:
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(max(0.1, deadline - time.monotonic()))
+            if worker.reader.is_alive():  # the last report may have a wrong result
+                worker.reader.join(max(0.1, deadline - time.monotonic()))
 
 
 def _until_ready(workers: Sequence[Worker], result: WorkloadResult) -> None:

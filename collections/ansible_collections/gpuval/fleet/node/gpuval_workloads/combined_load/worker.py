@@ -188,10 +188,10 @@ def serve(rounds: Rounds) -> None:
         ended.set()
         running.set()
 
-    next(rounds)  # the first round prepares data
+    _, wrong = next(rounds)  # the first round prepares data
     print("ready", flush=True)
     threading.Thread(target=listen, daemon=True).start()
-    total, wrong, spoken = 0.0, 0, 0.0
+    total, spoken = 0.0, 0.0
     while not ended.is_set():
         if not running.is_set():
             running.wait()

@@ -205,6 +205,7 @@ def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
     result = WorkloadResult()
     progress = RankProgress(Path(os.environ[RANK_DIRECTORY_VARIABLE], BEAT_FILE.format(rank=rank)))
     progress.start()
+    ranks = None
     try:
         ranks = Ranks(rank, world_size, choose_accelerator(), progress, node_ranks(os.environ))
         if ranks.accelerator.kind == "hpu":
@@ -218,7 +219,7 @@ def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
     except WorkloadFailure as failure:
         return _fail(rank, str(failure), failure.ranks)
     except Exception as error:
-        if is_out_of_memory(error):
+        if ranks and is_out_of_memory(error):
             return _fail(rank, f"{_memory_account(ranks)}. {_words(error)}")
         _leave_note(CRASH_FILE, rank, f"{type(error).__name__}: {_words(error)}")
         traceback.print_exc()

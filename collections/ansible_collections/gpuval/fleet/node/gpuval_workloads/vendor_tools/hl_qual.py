@@ -31,7 +31,7 @@ _VERDICT = re.compile(r"\b(PASSED|FAILED)\b")
 _SUMMARY = re.compile(r"\bTest result summary\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b(?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b")
 _INDEX = re.compile(r"\b(?:accel|hl|device[ #:]{0,2}|card[ #:]{0,2})(\d{1,2})\b", re.IGNORECASE)
-_STATUS = re.compile(r"^\s*(?:accel|hl)_?(\d{1,2})\b|(\d{1,3}) ports? up\b", re.MULTILINE)
+_STATUS = re.compile(r"^\s*(?:accel|hl)_?(\d{1,2})\b|(\d{1,3}) ports? (up|down)\b", re.MULTILINE)
 _MODEL = re.compile(r"gaudi\d?")
 
 
@@ -80,23 +80,24 @@ def count_ports(text: str) -> dict[int, int]:
     """Return ``{device index: number of ports that are up}`` for the devices in the output of Intel's script."""
     ports: dict[int, int] = {}
     device = None
-    for index, up in _STATUS.findall(text):
+    for index, count, state in _STATUS.findall(text):
         if index:
             device = int(index)
-            ports.setdefault(device, 0)
         elif device is not None:
-            ports[device] = int(up)
+            ports.setdefault(device, 0)
+            if state == "up":
+                ports[device] = int(count)
     return ports
 
 
 class GaudiPorts:
-    """The Gaudi network ports of a node, with their state at creation; none without Intel's script. ``unreported``:
-    indices of devices without a state after hl_qual."""
+    """The Gaudi network ports of a node, with their state at creation; none without Intel's script. ``before``: {device
+    index: number of ports up before hl_qual}. ``unreported``: indices of devices without a state after hl_qual."""
 
     def __init__(self, job: ToolTask, folder: Path) -> None:
         self._job, self._script = job, folder / SCRIPT
         self.known = self._script.is_file()
-        self._before, self.unreported = self._count(), list[int]()
+        self.before, self.unreported = self._count(), list[int]()
 
     def bring_up(self) -> None:
         if self.known:
@@ -106,8 +107,8 @@ class GaudiPorts:
         """Return a fault for each device with fewer ports up than before hl_qual, after waiting for links."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
-            now = self._count() if self._before else {}
-            less = {index: up - now.get(index, 0) for index, up in self._before.items() if now.get(index, 0) < up}
+            now = self._count() if self.before else {}
+            less = {index: up - now.get(index, 0) for index, up in self.before.items() if now.get(index, 0) < up}
             if not less or time.monotonic() >= deadline:
                 break
             time.sleep(PAUSE_SECONDS)
@@ -150,5 +151,6 @@ def run(job: ToolTask) -> ToolAnswer:
         answer.verdict, indices = SKIPPED, ", ".join(f"gpu:{index}" for index in ports.unreported)
         answer.reason = f"{SCRIPT} --status did not report the network ports of {indices} after it: run it on the node"
     elif ports.known:
-        answer.notes.append("network ports brought up again")
+        reported = "brought up again" if ports.before else f"not compared: {SCRIPT} --status reported none before it"
+        answer.notes.append(f"network ports {reported}")
     return answer

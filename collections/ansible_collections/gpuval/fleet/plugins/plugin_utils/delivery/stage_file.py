@@ -2,7 +2,6 @@
 fetched, else from the node's facts), the log. The header has the size of each part in bytes, so that no line of a log
 can pose as the start of another part."""
 
-import contextlib
 import gzip
 import io
 import json
@@ -116,12 +115,12 @@ class _Limited(io.RawIOBase):
 
 class GatheredOutput:
     """Output of vendor tools in a node's archive of `make logs`: {file name: text}, and the node's own addresses. Empty
-    if the archive is missing or too large, incomplete if it is damaged."""
+    if the archive is missing, too large, or damaged before the addresses; incomplete if it is damaged after them."""
 
     def __init__(self, archive: Path) -> None:
         self.texts: dict[str, str] = {}
         self.addresses, self.macs, names = set[str](), set[str](), {*SHORT, *LONG, ADDRESSES}
-        with contextlib.suppress(OSError, tarfile.TarError, EOFError, ValueError, zlib.error):
+        try:
             if archive.is_symlink() or archive.stat().st_size > MAX_ARCHIVE_BYTES:
                 return
             with gzip.open(archive) as stream, tarfile.open(fileobj=_Limited(stream), mode="r|") as packed:
@@ -137,6 +136,9 @@ class GatheredOutput:
                         self.addresses, self.macs = set(_INET.findall(text)), set(_LINK.findall(text))
                     else:
                         self.texts[member.name] = text
+        except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error):
+            if ADDRESSES in names:
+                self.texts.clear()  # their addresses would not be recognised
 
 
 def vendor_parts(outputs: Mapping[str, str], facts: Mapping[str, Any] | None, stage: str) -> list[tuple[str, str]]:

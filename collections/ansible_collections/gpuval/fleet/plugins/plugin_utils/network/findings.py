@@ -122,9 +122,13 @@ def _silent(fleet: Fleet, pairs: Mapping[Pair, LinkAnswer]) -> Iterator[Finding]
                 remedy = "The machine is up: check SSH, the user and the route from the controller."
             message = f"{name} measured nothing: {answers.reason}; {reached}"
             yield Finding("fail", "silent", (name,), message, remedy)
-        elif late := sorted(peer for peer, asked in answers.peers.items() if asked.state == "not_asked"):
+            continue
+        # Peers that measured nothing have their own finding, and took the time of others.
+        answering = {peer: asked for peer, asked in answers.peers.items() if not fleet.answers[peer].reason}
+        if late := sorted(peer for peer, asked in answering.items() if asked.state == "not_asked"):
             text = f"{len(late)} of {len(answers.peers)} node(s) were not measured in time: {some_of(late, LISTED)}"
-            yield Finding("fail", "silent", (name,), f"{name}: {text}", "Increase network_probe_seconds.")
+            level = "fail" if len(answering) == len(answers.peers) else "warn"
+            yield Finding(level, "silent", (name,), f"{name}: {text}", "Increase network_probe_seconds.")
 
 
 def _reach(fleet: Fleet, pairs: Mapping[Pair, LinkAnswer]) -> Iterable[Finding]:

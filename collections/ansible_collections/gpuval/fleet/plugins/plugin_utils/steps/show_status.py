@@ -167,8 +167,8 @@ class StatusDisplay:
                     self._say("the store answers again")
                 away = False
             except StoreError as error:
-                if self.own and publishing.judged(self.own):  # the run was cleaned since the last look
-                    self._end_with_verdict()
+                if self.own and publishing.is_final(self.own.read_run(), publishing.judged(self.own)):
+                    self._end_with_verdict()  # the run was cleaned since the last look
                 if not away:
                     self._say(f"the store does not answer: {error}")
                 away = True

@@ -10,7 +10,6 @@ from ..records.evidence import object_key
 from ..runs.folder import RunError
 from .backend import S3Service, StoreBackend
 from .embedded import EmbeddedStore
-from .stored_runs import MAX_DOCUMENT_BYTES
 
 if BOTO3_ERROR is None:  # opening a `Store` reports a boto3 that is installed and cannot be imported
     session()  # made at import: the workers that Ansible forks for tasks inherit it
@@ -20,6 +19,8 @@ BACKENDS: dict[str, type[StoreBackend]] = {"": EmbeddedStore, "https": S3Service
 
 #: File with the store's CA certificate on a node, in the folder of store.json and rclone.conf.
 CA_FILE = "ca.pem"
+#: Maximum size of a run.json in the store: one of 10,000 nodes with their cabling plan has 21 MiB.
+MAX_RUN_BYTES = 64 << 20
 
 
 def open_store(options: Mapping[str, Any]) -> StoreBackend:
@@ -44,7 +45,7 @@ def put_run(store: Store, run: Mapping[str, Any]) -> None:
 def ensure_same_run(store: Store, run: Mapping[str, Any]) -> None:
     """Raise RunError if the run's folder in the store holds an earlier run with the same id, opened at another time.
     Its records would pass as evidence of this run."""
-    raw = store.get_if_there(f"{run['folder']}/run.json", max_bytes=MAX_DOCUMENT_BYTES)
+    raw = store.get_if_there(f"{run['folder']}/run.json", max_bytes=MAX_RUN_BYTES)
     if raw is None:
         return
     try:

@@ -67,15 +67,15 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Read]
     # gc.freeze: a garbage collection in a process would copy the report's memory pages.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), initializer=gc.freeze)
     try:
-        yield files, _or_here(pool.map(read, nodes, chunksize=8), read, nodes)
+        yield files, _read_beside(pool, read, nodes)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _or_here(results: Iterator[Any], read: Callable[[Any], Any], nodes: list[dict[str, Any]]) -> Iterator[Any]:
-    """Yield the ``results`` of other processes, one per node. If one was killed, ``read`` further nodes here."""
+def _read_beside(pool: ProcessPoolExecutor, read: Callable[[Any], Any], nodes: list[dict[str, Any]]) -> Iterator[Any]:
+    """Yield what ``read`` returns for each node, from the pool's processes; if one was killed, read the rest here."""
     try:
-        for result in results:
+        for result in pool.map(read, nodes, chunksize=8):
             yield result
             del nodes[0]
     except BrokenExecutor:  # a process was killed (out of memory?)
