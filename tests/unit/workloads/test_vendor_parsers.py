@@ -576,6 +576,14 @@ def test_agfhc_names_the_gpu_where_its_line_does():
     assert (faults[1].scope, "GPU 6" in faults[1].text) == ("gpu:6", True)
 
 
+@pytest.mark.parametrize(
+    ("line", "verdict"), [("GPU 3: 0 failed", PASS), ("0 FAILED", PASS), ("GPU 3: 10 failed", FAIL), ("1 FAILED", FAIL)]
+)
+def test_agfhc_complains_of_no_count_of_zero(line, verdict):
+    text = golden("agfhc_all_lvl1.txt")
+    assert agfhc_says(text.replace("Program exiting", f"{line}\nProgram exiting")).verdict == verdict
+
+
 def test_agfhc_passes_by_its_return_code_alone():
     text = golden("agfhc_all_lvl1.txt")
     without = agfhc_says(text.replace("AGFHC_SUCCESS [0]", "AGFHC_NO_DEVICE [4]"))

@@ -21,7 +21,9 @@ _RETURN = re.compile(r"\breturn code (AGFHC_\w+) \[(-?\d+)\]")
 _SUMMARY = re.compile(r"\bTests:\s*(\d+)\s+Total,\s*(\d+)\s+Executed,\s*(\d+)\s+Skipped\b")
 _TESTED = re.compile(r"^\s*(PASS|FAIL|ERROR|ABORT|SKIP)(?:ED)?:\s+(\S+)", re.IGNORECASE)
 _SIMPLE = re.compile(r"^\W*([a-z][a-z0-9_-]{1,47})\W{1,60}(passed|failed|skipped|aborted|error)\b\W*$", re.IGNORECASE)
-_COMPLAINT = re.compile(r"\b(?:FAIL|FAILED|ERROR|ABORT|ABORTED)\b")
+#: A count of 0 is no complaint.
+_COMPLAINT = re.compile(r"(?<!\b0 )\b(?:FAIL|FAILED|ERROR|ABORT|ABORTED)\b")
+_FAILURE_OF_GPU = re.compile(r"(?<!\b0 )fail", re.IGNORECASE)
 _OUTCOMES = {"pass": "pass", "skip": "skip", "fail": "fail", "erro": "fail", "abor": "fail"}
 
 
@@ -38,7 +40,7 @@ def judge(text: str) -> ToolAnswer:
             name = re.sub(r"-\d+-\d+$", "", test)[:48]
             if tests.get(name) != "fail":  # a failed iteration counts, even if others pass
                 tests[name] = outcome
-        names_gpu = scope_of(line) != NODE and "fail" in line.lower()
+        names_gpu = scope_of(line) != NODE and _FAILURE_OF_GPU.search(line)
         if (word and outcome == "fail") or (not word and (_COMPLAINT.search(line) or names_gpu)):
             failures.append(shortened(line, 160))
     failed = sum(outcome == "fail" for outcome in tests.values())
