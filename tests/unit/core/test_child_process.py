@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import processes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.processes import MIN_NODES, beside, by_halves
 
 
@@ -43,6 +44,14 @@ def test_what_a_child_was_killed_at_sending_is_done_here():
         time.sleep(0.5)  # it waits: a pipe holds less
         os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
         assert result() == own
+
+
+def test_what_a_child_that_hangs_computes_is_computed_here(monkeypatch):
+    monkeypatch.setattr(processes, "CHILD_SECONDS", 0.1)
+    own = os.getpid()
+    with beside(lambda: own if os.getpid() == own else time.sleep(300), MIN_NODES) as result:
+        assert result() == own
+    assert not multiprocessing.active_children()
 
 
 def test_an_error_shows_itself_here(capfd):

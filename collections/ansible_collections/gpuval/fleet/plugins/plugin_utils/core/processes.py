@@ -8,6 +8,8 @@ from typing import TypeVar
 
 #: Minimum number of nodes in the fleet for which a further process saves time.
 MIN_NODES = 48
+#: Seconds to wait for a child; a fork may hang on a lock that a thread of the parent held.
+CHILD_SECONDS = 3600.0
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -23,7 +25,7 @@ def processors(node_count: int) -> int:
 @contextmanager
 def beside(function: Callable[[], Result], node_count: int) -> Iterator[Callable[[], Result]]:
     """Compute ``function`` in a forked child while the context runs. Yields a function that waits for the result, and
-    computes it here if the child fails. For few nodes, or on one processor, this process computes it at once."""
+    computes it here if the child fails or hangs. For few nodes, or on one processor, it is computed here at once."""
     if processors(node_count) < 2:
         computed = function()
         yield lambda: computed
@@ -40,11 +42,11 @@ def beside(function: Callable[[], Result], node_count: int) -> Iterator[Callable
     writer.close()
 
     def result() -> Result:
-        try:
-            received: Result = reader.recv()
-        except (EOFError, OSError):  # the child failed, or was killed (out of memory?)
-            return function()
-        return received
+        with suppress(EOFError, OSError):  # the child failed, or was killed (out of memory?)
+            if reader.poll(CHILD_SECONDS):
+                received: Result = reader.recv()
+                return received
+        return function()
 
     try:
         yield result
