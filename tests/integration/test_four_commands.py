@@ -120,7 +120,7 @@ def project(tmp_path):
 def make(project, *arguments, code=0):
     # The environments are those of this process, whatever their age.
     command = ["make", "-o", ".venv/.ready", "-o", ".venv-node/.ready", *arguments]
-    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "ARGS")}
     done = subprocess.run(
         command,
         cwd=project,
