@@ -48,9 +48,9 @@ def known_ids(directory: NodeDirectory) -> Mapping[str, str]:
 
 
 def note(directory: NodeDirectory, command: str, image: Image, before: Optional[str], *, named: bool = False) -> None:
-    """Record that the run is about to bring an image by the engine's `command`; `before` is the id of the image that
-    has the reference now, None for none. `named`: the image was on the node already, and the run only tags the image
-    with the reference."""
+    """Record, beforehand, that the run puts an image on the node with the engine whose program is `command`. `before`:
+    id of the image that the reference points to now, None for none. `named`: the image is on the node already and only
+    gets the reference as a tag."""
     entries = _entries(directory)
     if image.reference not in entries:
         entry = {"engine": command, "reference": image.reference, "id": image.id, "before": before, "named": named}

@@ -110,9 +110,9 @@ class AcceptanceInputs:
 
 
 class AcceptanceCase:
-    """A node's reports in all runs, the oldest first. ``named``: those under its name; ``near``: those and all that
-    share a machine or GPU with one of them; ``last``: of its last whole run, else of its last run; ``later``: of runs
-    that ended no earlier than ``last``."""
+    """A node's reports in all runs, the oldest first. ``named``: reports under the node's name. ``near``: ``named``, and
+    reports under other names about the same machine or GPUs. ``last``: report of its last whole run, else of its last
+    run. ``later``: those of ``near`` from other runs that ended no earlier than that run."""
 
     def __init__(self, inputs: AcceptanceInputs, name: str) -> None:
         self.inputs, self.name = inputs, name

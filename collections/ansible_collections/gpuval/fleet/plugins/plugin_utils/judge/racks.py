@@ -486,7 +486,8 @@ def _unique_names(racks: Sequence[NvlinkRack]) -> list[str]:
 
 
 def _may_be_tray(tray: RackTray, subject: Subject) -> bool:
-    """Whether the node is a tray: not one GPU in a virtual machine; of unknown hardware, if anything names its rack."""
+    """Whether a node (`subject`) with these facts (`tray`) is a tray of a rack. A node with one GPU whose rack only a
+    label names is none: it may be a virtual machine. Unknown hardware is a tray if anything names its rack."""
     if tray.sku is not None:
         return tray.attributed_by not in ("", "label") or subject.gpus != 1
     if sku_catalogue.by_name(subject.sku) or subject.catalogue_sku not in (None, sku_catalogue.CPU):
@@ -539,7 +540,8 @@ def _entry(check: RackCheck, rack: NvlinkRack) -> Entry:
 
 
 def verdicts_for_run(racks: Iterable[Document], narrowed_by: Collection[str]) -> list[str]:
-    """The racks' verdicts that count for the run: not of those that lack only trays which a narrowed run left out."""
+    """The racks' verdicts that count for the run. A rack is left out if all it lacks are trays that a narrowed run (one
+    of some nodes) left out."""
     is_cut = not {"limit", "busy"}.isdisjoint(narrowed_by)
     return [
         rack["verdict"]

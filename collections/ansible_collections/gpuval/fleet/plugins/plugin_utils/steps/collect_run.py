@@ -442,6 +442,8 @@ class RunCollection:
         return evidence.parse_key(self.run_info["folder"], key)
 
     def _note_digest(self, parts, raw, is_new):
+        """Keep the digest of evidence from the store: `raw` bytes of `parts` (kind, stage, node), `is_new` if this
+        controller had no copy."""
         kind, stage, node = parts
         result, read = f"{kind}/{stage}", self.digests[node].read
         if is_new or read.get(result) != digests.BY_CHANNEL:  # otherwise the store has a copy of what the node returned

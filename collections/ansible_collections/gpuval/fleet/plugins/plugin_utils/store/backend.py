@@ -49,7 +49,7 @@ class StoreBackend(ABC):
         return False
 
     def end_urls(self) -> None:
-        """Invalidate the signed URLs that nodes have. URLs of a service expire by themselves, after the deadline."""
+        """Invalidate the signed URLs that nodes have. Those of an S3 service cannot be revoked: they expire."""
         return
 
     def held(self) -> AbstractContextManager[None]:

@@ -84,8 +84,9 @@ def _order(count: int, places: tuple[tuple[str, ...], ...], total: int) -> tuple
 
 @lru_cache(maxsize=2048)
 def _matching(count: int, number: int) -> tuple[tuple[int, int], ...]:
-    """Pairs of positions in line: seats of a circle whose sum is `number`; the seat without a partner meets the hub,
-    which is no node where their number is odd: one rests. Seats are placed so that rounds 0 and 1 are the ring."""
+    """Pairs of nodes, as positions in a line of `count` nodes, that meet in the round `number`: seats of a circle whose
+    sum is `number` modulo the seats. The seat without a partner meets the hub, or rests if `count` is odd. Seats are
+    placed so that rounds 0 and 1 together make a ring of all nodes."""
     seats, offset = count_pair_rounds(count), count % 2
     position = [1, *(2 * min(seat, seats - seat) + (2 * seat > seats) for seat in range(1, seats))]
     pairs = []

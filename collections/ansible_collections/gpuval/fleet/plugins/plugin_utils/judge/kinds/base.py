@@ -192,7 +192,8 @@ def too_little(check: Check, subject: Subject, record: Record, part: str) -> str
 
 
 def without_too_little(check: Check, subject: Subject, record: Record, entries: Sequence[Entry]) -> list[Entry]:
-    """The entries of a comparison, in which failures from too few samples are missing evidence instead."""
+    """A node's entries of a check that compares parts (GPUs, links) with peers; failures of parts with too few samples
+    in the stage's record are missing evidence instead."""
     few = {entry["part"]: too_little(check, subject, record, entry["part"]) for entry in entries}
     return [
         {**entry, "verdict": "missing", "reason": f"{few[entry['part']]}; {entry['reason']}"}
