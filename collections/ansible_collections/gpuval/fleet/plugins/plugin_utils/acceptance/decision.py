@@ -110,7 +110,7 @@ class AcceptanceInputs:
 
 
 class AcceptanceCase:
-    """A node's reports in all runs, the oldest first. ``named``: reports under the node's name. ``near``: ``named``, and
+    """A node's reports in all runs, oldest first. ``named``: reports under the node's name. ``near``: ``named``, and
     reports under other names about the same machine or GPUs. ``last``: report of its last whole run, else of its last
     run. ``later``: those of ``near`` from other runs that ended no earlier than that run."""
 
