@@ -1,6 +1,7 @@
 import errno
 import hashlib
 import http.client
+import resource
 import socket
 import threading
 import time
@@ -149,6 +150,19 @@ def test_an_error_of_the_disk_is_none_of_the_network(serve, tmp_path, monkeypatc
     monkeypatch.setattr(downloads, "_append", full)
     with pytest.raises(OSError, match="No space left"):
         fetch(serve(), tmp_path / "a.tar")
+
+
+def test_a_full_disk_keeps_nothing_of_the_block_that_does_not_fit(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with (tmp_path / "a.tar.part").open("ab") as stream:
+        downloads._append(stream, bytes(1000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        try:
+            with pytest.raises(OSError, match="too large"):
+                downloads._append(stream, bytes(downloads.BLOCK_BYTES))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert (tmp_path / "a.tar.part").stat().st_size == 1000
 
 
 def test_a_timeout_of_old_python_is_named():

@@ -10,6 +10,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -145,8 +146,15 @@ def _receive(
 
 
 def _append(stream: Any, block: bytes) -> None:
-    stream.write(block)
-    stream.flush()
+    """Write a block to the part file, or nothing of it where the disk is full: the stage's record needs that room."""
+    position = stream.tell()
+    try:
+        stream.write(block)
+        stream.flush()
+    except OSError:
+        with suppress(OSError):
+            stream.truncate(position)
+        raise
 
 
 def _restart(stream: Any) -> Any:
