@@ -5,7 +5,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,25 +61,29 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Read]
     ]  # fmt: skip
     read = partial(_read_node, directory or Path(), len(nodes))
     processes = min(MAX_PROCESSES, processors(len(files)))
+    results: Iterator[Any] = map(read, nodes)
     if processes < 2:
-        yield files, map(read, nodes)
+        yield files, results
         return
     # gc.freeze: a garbage collection in a process would copy the report's memory pages.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), initializer=gc.freeze)
     try:
-        yield files, _read_beside(pool, read, nodes)
+        with suppress(BrokenExecutor):  # a process was killed before all work was submitted (out of memory?)
+            results = _or_here(pool.map(read, nodes, chunksize=8), read, nodes)
+        yield files, results
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _read_beside(pool: ProcessPoolExecutor, read: Callable[[Any], Any], nodes: list[dict[str, Any]]) -> Iterator[Any]:
-    """Yield what ``read`` returns for each node, from the pool's processes; if one was killed, read the rest here."""
+def _or_here(results: Iterator[Any], read: Callable[[Any], Any], nodes: list[dict[str, Any]]) -> Iterator[Any]:
+    """Yield the ``results`` of other processes, one for each node. If one was killed, ``read`` the rest here."""
+    done = 0
     try:
-        for result in pool.map(read, nodes, chunksize=8):
+        for result in results:
             yield result
-            del nodes[0]
+            done += 1
     except BrokenExecutor:  # a process was killed (out of memory?)
-        yield from map(read, nodes)
+        yield from map(read, nodes[done:])
 
 
 def _files(directory: Path | None) -> dict[str, frozenset[str]]:
