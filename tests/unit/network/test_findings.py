@@ -11,7 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import matrix
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import (
     NO_FIGURES,
     Answers,
-    Rejected,
+    RejectedAnswerError,
     take_in,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.findings import Fleet, find
@@ -283,7 +283,7 @@ def test_what_a_node_measured_is_accepted():
     ],
 )
 def test_an_answer_of_another_form_is_rejected(facts, listening):
-    with pytest.raises(Rejected) as error:
+    with pytest.raises(RejectedAnswerError) as error:
         take_in(facts, "a", ["b"], ["hub"], listening)
     assert len(str(error.value)) <= 300
 

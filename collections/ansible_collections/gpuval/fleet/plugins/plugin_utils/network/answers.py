@@ -17,7 +17,7 @@ MAX_BYTES = 4 << 20
 NO_FIGURES = {**dict.fromkeys(FIGURES), "host": "", "port": None, "message": ""}
 
 
-class Rejected(GpuvalError):  # noqa: N818
+class RejectedAnswerError(GpuvalError):
     """A node's malformed answer about its network, which gpuval's own code never gives; the message names the field."""
 
 
@@ -38,17 +38,17 @@ class Answers:
 
 def take_in(facts: Any, node: str, peers: Sequence[str], services: Sequence[str], not_listening: Any = None) -> Answers:
     """Check and parse a node's answer (`facts`) about the peers and services to measure. `not_listening`: by port, why
-    the node does not listen there. Raises Rejected."""
+    the node does not listen there. Raises RejectedAnswerError."""
     answer = {**facts, "not_listening": not_listening or {}} if isinstance(facts, Mapping) else facts
     try:
         if len(json.dumps(answer, allow_nan=False)) > MAX_BYTES:
-            raise Rejected(f"it has more than {MAX_BYTES} bytes")
+            raise RejectedAnswerError(f"it has more than {MAX_BYTES} bytes")
         schemas.validate("network_answer", answer, what="it")
     except (schemas.Invalid, ValueError, TypeError, RecursionError) as error:
-        raise Rejected(one_line(str(error), 300)) from None
+        raise RejectedAnswerError(one_line(str(error), 300)) from None
     missing = sorted({*peers} - answer["peers"].keys() | {*services} - answer["endpoints"].keys())
     if answer["node"] != node or missing:
-        raise Rejected(f"it lacks {missing[0]}" if missing else "it is in the name of another node")
+        raise RejectedAnswerError(f"it lacks {missing[0]}" if missing else "it is in the name of another node")
     return Answers(
         peers={name: LinkAnswer(**_clean(answer["peers"][name])) for name in peers},
         services={name: {**NO_FIGURES, **_clean(answer["endpoints"][name])} for name in services},

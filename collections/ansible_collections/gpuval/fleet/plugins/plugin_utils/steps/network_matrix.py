@@ -61,7 +61,7 @@ def read_fleet(
             continue
         try:
             answered[name] = answers.take_in(facts, name, names, endpoints, listened.get("not_listening"))
-        except answers.Rejected as error:
+        except answers.RejectedAnswerError as error:
             answered[name] = answers.Answers(reason=str(error), is_rejected=True)
     owners = {peer["address"]: peer["name"] for peers in plan["peers"].values() for peer in peers}
     return findings.Fleet(answered, plan["zones"], tuple(ports), owners)
