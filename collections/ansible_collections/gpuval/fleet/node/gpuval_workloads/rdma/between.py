@@ -209,9 +209,9 @@ def _connect(host: str, port: int, serves: bool) -> socket.socket:
     """Return the TCP connection of a pair of nodes; ``host`` is the server's, which listens. Raises ``OSError``."""
     if serves:
         own_host = host if is_ip(host) else ""  # a host's own name may mean its loopback interface
-        every = not own_host and socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if every or ":" in own_host else socket.AF_INET
-        with socket.create_server((own_host, port), family=family, dualstack_ipv6=every) as door:
+        is_dual = not own_host and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if is_dual or ":" in own_host else socket.AF_INET
+        with socket.create_server((own_host, port), family=family, dualstack_ipv6=is_dual) as door:
             door.settimeout(CONNECT_SECONDS)
             return door.accept()[0]
     deadline = time.monotonic() + CONNECT_SECONDS

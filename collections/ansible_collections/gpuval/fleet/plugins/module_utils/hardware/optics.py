@@ -57,19 +57,31 @@ class Quantity(NamedTuple):
     ethtool: tuple[str, ...]
 
 
-_TX_POWERS = ("Laser output power", "Laser tx power", "Transmit avg optical power")
-_RX_POWERS = (
-    *("Laser rx power", "Receiver signal average optical power", "Receiver signal OMA"),
-    "Rcvr signal avg optical power",
-)
 QUANTITIES = {
     "temperature_celsius": Quantity("temperature", 1, 1, "Temperature [C]", ("Module temperature",)),
     "voltage_volts": Quantity("voltage", 1, 1e-3, "Voltage [mV]", ("Module voltage",)),
     "tx_bias_amperes": Quantity(
         "laser bias", 1e-3, 1e-3, "Bias Current [mA]", ("Laser bias current", "Laser tx bias current")
     ),
-    "tx_power_watts": Quantity("TX power", 1e-3, None, "Tx Power Current [dBm]", _TX_POWERS),
-    "rx_power_watts": Quantity("RX power", 1e-3, None, "Rx Power Current [dBm]", _RX_POWERS),
+    "tx_power_watts": Quantity(
+        "TX power",
+        1e-3,
+        None,
+        "Tx Power Current [dBm]",
+        ("Laser output power", "Laser tx power", "Transmit avg optical power"),
+    ),
+    "rx_power_watts": Quantity(
+        "RX power",
+        1e-3,
+        None,
+        "Rx Power Current [dBm]",
+        (
+            "Laser rx power",
+            "Receiver signal average optical power",
+            "Receiver signal OMA",
+            "Rcvr signal avg optical power",
+        ),
+    ),
 }
 #: Quantities that an optical module has as a whole, not for each lane.
 MODULE_WIDE = ("temperature_celsius", "voltage_volts")

@@ -18,7 +18,12 @@ VENDOR_TOOL_TIMEOUT_SECONDS = 60.0
 TOOL_TIMEOUT_SECONDS = 10.0
 OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
 EXTRA_DIRECTORIES = (
-    *("/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/rocm/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib"),
+    "/usr/local/sbin",
+    "/usr/sbin",
+    "/sbin",
+    "/opt/rocm/bin",
+    "/usr/local/nvidia/bin",
+    "/usr/lib/wsl/lib",
 )
 KILL_GRACE_SECONDS = 2.0
 #: PIDs of the tools that threads of this process run now.

@@ -19,11 +19,25 @@ QUERY_SECONDS = 20.0
 ENGINE_SECONDS = 10.0
 #: Vendors' daemons that hold the devices on any healthy node.
 DAEMONS = frozenset(
-    {
-        *("nvidia-persistenced", "nv-hostengine", "nv-fabricmanager", "nvidia-fabricmanager", "dcgm-exporter", "dcgmi"),
-        *("nvidia-cuda-mps-server", "nvidia-smi", "amd-smi", "rocm-smi", "amdgpu-exporter", "device-metrics-exporter"),
-        *("hl-smi", "hl-thunk", "gpud", "Xorg", "gnome-shell"),
-    }
+    (
+        "nvidia-persistenced",
+        "nv-hostengine",
+        "nv-fabricmanager",
+        "nvidia-fabricmanager",
+        "dcgm-exporter",
+        "dcgmi",
+        "nvidia-cuda-mps-server",
+        "nvidia-smi",
+        "amd-smi",
+        "rocm-smi",
+        "amdgpu-exporter",
+        "device-metrics-exporter",
+        "hl-smi",
+        "hl-thunk",
+        "gpud",
+        "Xorg",
+        "gnome-shell",
+    )
 )
 #: Length to which the kernel cuts a process's name.
 COMM_CHARACTERS = 15

@@ -11,16 +11,39 @@ Number = Union[int, float]
 
 #: What tools print, in lower case, for a value that a device does not have or report.
 ABSENT = {
-    *("", "-", "n/a", "none", "null", "not supported", "not available", "not found", "insufficient permissions"),
+    "",
+    "-",
+    "n/a",
+    "none",
+    "null",
+    "not supported",
+    "not available",
+    "not found",
+    "insufficient permissions",
     "requested functionality has been deprecated",
 }
 #: Texts of a tool that failed to read a value, as opposed to a value that is not supported.
 ERRORS = {"err!", "unknown error", "gpu is lost", "gpu requires reset"}
 #: Filler, in lower case, that vendors leave in firmware in place of serial numbers and names.
 PLACEHOLDERS = {
-    *("to be filled by o.e.m.", "to be filled by oem", "default string", "not specified", "not applicable"),
-    *("system serial number", "system product name", "chassis serial number", "unknown", "none", "n/a", "oem"),
-    *("o.e.m.", "0", "123456789", "0123456789", "1234567890", "........"),
+    "to be filled by o.e.m.",
+    "to be filled by oem",
+    "default string",
+    "not specified",
+    "not applicable",
+    "system serial number",
+    "system product name",
+    "chassis serial number",
+    "unknown",
+    "none",
+    "n/a",
+    "oem",
+    "o.e.m.",
+    "0",
+    "123456789",
+    "0123456789",
+    "1234567890",
+    "........",
 }
 
 BYTE_UNITS = {

@@ -41,8 +41,15 @@ CERTIFICATES = {
 }
 PORTS = {"http": 80, "https": 443}
 FIGURES = (
-    *("name_seconds", "tcp_seconds", "tls_seconds", "status", "received_bytes", "bytes_per_second", "loss_ratio"),
-    *("mtu_bytes", "certificate_seconds"),
+    "name_seconds",
+    "tcp_seconds",
+    "tls_seconds",
+    "status",
+    "received_bytes",
+    "bytes_per_second",
+    "loss_ratio",
+    "mtu_bytes",
+    "certificate_seconds",
 )
 
 

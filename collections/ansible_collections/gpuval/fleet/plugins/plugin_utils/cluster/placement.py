@@ -116,8 +116,12 @@ class ClusterPlacement(JobPlacement):
         for view in views.values():
             self.add(view)
         selector = names.run_selector(self._run["run_id"])
-        kinds: list[tuple[str, ...]] = [("Job", selector), ("Pod", selector), ("Node", self._node_selector)]
-        kinds.append(("Event", "", "involvedObject.kind!=Node"))
+        kinds = [
+            ("Job", selector),
+            ("Pod", selector),
+            ("Node", self._node_selector),
+            ("Event", "", "involvedObject.kind!=Node"),
+        ]
         self._streams = self._open.enter_context(Streams(self._cluster, kinds))
         self._wait_for_lists()
         for name in views:

@@ -20,8 +20,17 @@ from ..store.access import open_store
 HERE = ("local",)
 #: Keys of an image in the catalogue, beside name and reference; all null if nodes build the image for themselves.
 MADE = (
-    *("id", "sha256", "bytes", "key", "architecture", "context"),
-    *("base", "base_id", "base_digest", "engine_id", "build_seconds"),
+    "id",
+    "sha256",
+    "bytes",
+    "key",
+    "architecture",
+    "context",
+    "base",
+    "base_id",
+    "base_digest",
+    "engine_id",
+    "build_seconds",
 )
 
 

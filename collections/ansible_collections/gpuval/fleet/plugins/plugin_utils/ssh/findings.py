@@ -22,7 +22,12 @@ REACHABLE = "reachable"
 #: States of findings in the order of the summary; all other states come last.
 STATES = (
     *(REACHABLE, "wrong_host_key", "unknown_host_key", "login_denied", "booting", "unknown_name", "refused"),
-    *("no_route", "timeout", "hung", "no_ssh", "jump_host", "ssh_error"),
+    "no_route",
+    "timeout",
+    "hung",
+    "no_ssh",
+    "jump_host",
+    "ssh_error",
 )
 MESSAGE_CHARACTERS = 500
 #: How many nodes, or new keys, a summary names before it counts the rest.

@@ -37,8 +37,15 @@ COMMAND_SECONDS = 30
 SSH = ("ssh", "ansible.builtin.ssh", "smart")
 #: Options of ssh that a probe turns off.
 OFF = (
-    *("HashKnownHosts", "UpdateHostKeys", "VerifyHostKeyDNS", "CheckHostIP", "ControlMaster", "ForwardAgent"),
-    *("PermitLocalCommand", "RequestTTY", "AddKeysToAgent"),
+    "HashKnownHosts",
+    "UpdateHostKeys",
+    "VerifyHostKeyDNS",
+    "CheckHostIP",
+    "ControlMaster",
+    "ForwardAgent",
+    "PermitLocalCommand",
+    "RequestTTY",
+    "AddKeysToAgent",
 )
 RSA = ("rsa-sha2-512", "rsa-sha2-256")
 

@@ -41,15 +41,20 @@ def call_rclone(connection: Connection | None, *arguments: str) -> subprocess.Co
     """Run rclone with these arguments, in which the remote `models` is the store of `connection`. The store's keys are
     in a temporary file of mode 0600. Raises StoreError if rclone does not end within COPY_SECONDS."""
     ca_file = connection.ca_file if connection else None
-    arguments = (*(("--ca-cert", str(Path(ca_file).expanduser())) if ca_file else ()), *arguments)
+    trusted = ["--ca-cert", str(Path(ca_file).expanduser())] if ca_file else []
     with tempfile.TemporaryDirectory(prefix="gpuval-copy-") as scratch:
         config = Path(scratch, "rclone.conf")
         files.replace(config, rclone_config(connection).encode() if connection else b"", files.PRIVATE)
-        words = [find_rclone(), "--config", str(config), "--contimeout", "15s", "--low-level-retries", "3", *arguments]
+        command = [find_rclone(), "--config", str(config), "--contimeout", "15s", "--low-level-retries", "3", *trusted]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RCLONE_")}
         try:
             return subprocess.run(
-                words, env=environment, capture_output=True, text=True, timeout=COPY_SECONDS, check=False
+                [*command, *arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=COPY_SECONDS,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise StoreError(f"the copy did not end within {COPY_SECONDS} s: run again to resume it") from error
